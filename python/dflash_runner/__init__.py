@@ -1,0 +1,1 @@
+"""Workers of dflash-runner: DFlash targets and drafters under a Go supervisor."""

@@ -1,0 +1,43 @@
+package runner
+
+import "time"
+
+// Cause is what a failure was: a closed set, told apart by evidence.
+type Cause string
+
+// The causes.
+const (
+	CauseExit     Cause = "exit"        // ended with a code that is not 0
+	CauseSignal   Cause = "signal"      // killed by a signal of unknown sender
+	CauseOOM      Cause = "oom"         // killed by the kernel for memory
+	CauseCUDA     Cause = "cuda"        // a CUDA fault
+	CausePython   Cause = "python"      // an uncaught Python error
+	CauseDeadline Cause = "deadline"    // did not answer in time
+	CauseProtocol Cause = "protocol"    // broke the lane or the handshake
+	CauseCert     Cause = "certificate" // its certificate was refused
+	CauseLaunch   Cause = "launch"      // never started
+	CauseKilled   Cause = "killed"      // by this supervisor, on purpose
+)
+
+// Failure is the report of one death: the product's most-read message.
+type Failure struct {
+	Worker     Worker     `json:"worker"`
+	Generation Generation `json:"generation"`
+	Role       Role       `json:"role"`
+	Device     string     `json:"device"`
+	Cause      Cause      `json:"cause"`
+	Message    string     `json:"message"`
+	Hint       string     `json:"hint"`
+	At         time.Time  `json:"at"`
+
+	ExitCode     int      `json:"exit_code"`
+	Signal       string   `json:"signal,omitempty"`
+	OOMKilled    string   `json:"oom_killed"` // yes, no or unknown
+	LastOrder    string   `json:"last_order,omitempty"`
+	LastSignMS   int64    `json:"last_sign_ms"` // age of the last sign of life; -1 when there was none
+	PeakBytes    uint64   `json:"peak_bytes"`   // VmHWM; 0 when unknown
+	Stderr       []string `json:"stderr,omitempty"`
+	Traceback    []string `json:"traceback,omitempty"`
+	StdoutNoise  []string `json:"stdout_noise,omitempty"`
+	ForcedBySelf bool     `json:"forced_by_self"` // our own kill ladder ended it
+}
