@@ -1,0 +1,256 @@
+"""The configuration of one worker: frozen, validated, made from the protobuf of `Configure`.
+
+Python parses no files: the supervisor has read and resolved the user's configuration. What is
+checked here is what a worker relies on; every message names the path, what was wanted and got.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+MAX_BUCKETS = 3
+_SEED_LIMIT = 1 << 63  # torch takes a signed seed
+
+
+class Role(enum.Enum):
+    """What a worker does; closed."""
+
+    TARGET = "target"
+    DRAFTER = "drafter"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetConfig:
+    """The frozen model: its directory, dtype, and which layers are captured."""
+
+    directory: str
+    dtype: str
+    layer_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrafterConfig:
+    """The shape of the drafter, in the words of reference/method.md 2 and 8."""
+
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    rms_norm_eps: float
+    rope_theta: float
+    block_size: int
+    mask_token_id: int
+    target_layers: int
+    init_from: str
+    max_position_embeddings: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingConfig:
+    """Shapes of rows and the optimiser's constants; the learning rate comes with each step."""
+
+    buckets: tuple[int, ...]
+    anchors: int
+    gamma: float
+    weight_constant: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    clip_norm: float
+    rows_per_step: int
+    compute_dtype: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Configuration:
+    """All that a worker knows."""
+
+    role: Role
+    rank: int
+    world_size: int
+    generation: int
+    device: str
+    threads: int
+    seed: int
+    attention: str
+    target: TargetConfig
+    drafter: DrafterConfig
+    training: TrainingConfig
+    communicator_directory: str
+    train_data: str
+    heldout_data: str
+    prompts: str
+
+
+def from_message(message: Any) -> Configuration:
+    """The configuration that `message` says, checked.
+
+    Args:
+        message: a `worker.v1.Configuration` of protobuf.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ValueError: a value that no worker can run with; the message starts with its path.
+
+    Source: proto/dflash_runner/worker/v1/worker.proto.
+    """
+    configuration = Configuration(
+        role=_role(message.role),
+        rank=message.rank,
+        world_size=message.world_size,
+        generation=message.generation,
+        device=_choice("device", message.device, ("cpu",)),
+        threads=_positive("threads", message.threads),
+        seed=message.seed,
+        attention=_choice("attention", message.attention, ("sdpa",)),
+        target=_target(message.target, message.drafter.target_layers),
+        drafter=_drafter(message.drafter),
+        training=_training(message.training, message.drafter.block_size),
+        communicator_directory=message.communicator_directory,
+        train_data=_named("train_data", message.train_data),
+        heldout_data=message.heldout_data,
+        prompts=message.prompts,
+    )
+    _check_ranks(configuration)
+    return configuration
+
+
+def _target(message: Any, target_layers: int) -> TargetConfig:
+    """The target's part, its layers within the model and rising."""
+    layer_ids = tuple(message.layer_ids)
+    if not layer_ids or list(layer_ids) != sorted(set(layer_ids)):
+        raise ValueError(f"target.layer_ids: want distinct layers, rising, got {list(layer_ids)}")
+    if layer_ids[-1] >= target_layers:
+        raise ValueError(
+            f"target.layer_ids: want layers below drafter.target_layers {target_layers}, got {layer_ids[-1]}"
+        )
+    return TargetConfig(
+        directory=_named("target.directory", message.directory),
+        dtype=_choice("target.dtype", message.dtype, ("float32", "bfloat16")),
+        layer_ids=layer_ids,
+    )
+
+
+def _drafter(message: Any) -> DrafterConfig:
+    """The drafter's part: sizes positive, heads grouped, mask token inside the vocabulary."""
+    counts = (
+        "layers hidden_size intermediate_size heads kv_heads head_dim vocab_size target_layers"
+        " max_position_embeddings"
+    ).split()
+    sizes = {name: _positive(f"drafter.{name}", getattr(message, name)) for name in counts}
+    if sizes["heads"] % sizes["kv_heads"]:
+        raise ValueError(
+            f"drafter.heads: want a multiple of kv_heads {sizes['kv_heads']}, got {sizes['heads']}"
+        )
+    if sizes["head_dim"] % 2:
+        raise ValueError(f"drafter.head_dim: want an even number, got {sizes['head_dim']}")
+    if message.block_size < 2:
+        raise ValueError(f"drafter.block_size: want at least 2, got {message.block_size}")
+    if message.mask_token_id >= sizes["vocab_size"]:
+        raise ValueError(
+            f"drafter.mask_token_id: want below vocab_size {sizes['vocab_size']}, got {message.mask_token_id}"
+        )
+    return DrafterConfig(
+        **sizes,
+        rms_norm_eps=_above_zero("drafter.rms_norm_eps", message.rms_norm_eps),
+        rope_theta=_above_zero("drafter.rope_theta", message.rope_theta),
+        block_size=message.block_size,
+        mask_token_id=message.mask_token_id,
+        init_from=message.init_from,
+    )
+
+
+def _training(message: Any, block_size: int) -> TrainingConfig:
+    """The training's part: few buckets, rising, each with room for a block."""
+    buckets = tuple(message.buckets)
+    if not 1 <= len(buckets) <= MAX_BUCKETS or list(buckets) != sorted(set(buckets)):
+        raise ValueError(f"training.buckets: want 1 to {MAX_BUCKETS} lengths, rising, got {list(buckets)}")
+    if buckets[0] < max(2, block_size):
+        raise ValueError(f"training.buckets: want at least drafter.block_size {block_size}, got {buckets[0]}")
+    if not 1 <= message.anchors < buckets[0]:
+        raise ValueError(
+            f"training.anchors: want 1 to {buckets[0] - 1} in rows of {buckets[0]} tokens, got {message.anchors}"
+        )
+    betas = {name: _share(f"training.{name}", getattr(message, name)) for name in ("beta1", "beta2")}
+    above = ("gamma", "weight_constant", "epsilon", "clip_norm")
+    if not 0 <= message.weight_decay < float("inf"):
+        raise ValueError(f"training.weight_decay: want 0 or more, got {message.weight_decay}")
+    return TrainingConfig(
+        buckets=buckets,
+        anchors=message.anchors,
+        **{name: _above_zero(f"training.{name}", getattr(message, name)) for name in above},
+        **betas,
+        weight_decay=message.weight_decay,
+        rows_per_step=_positive("training.rows_per_step", message.rows_per_step),
+        compute_dtype=_choice("training.compute_dtype", message.compute_dtype, ("float32", "bfloat16")),
+    )
+
+
+def _check_ranks(configuration: Configuration) -> None:
+    """Ranks, seed and what only a sum over several drafters needs."""
+    c = configuration
+    if c.world_size < 1:
+        raise ValueError(f"world_size: want at least 1, got {c.world_size}")
+    if c.generation < 1:
+        raise ValueError(f"generation: want at least 1, got {c.generation}")
+    if c.seed >= _SEED_LIMIT:
+        raise ValueError(f"seed: want below 2**63, got {c.seed}")
+    if c.training.rows_per_step % c.world_size:
+        raise ValueError(
+            f"training.rows_per_step: want a multiple of world_size {c.world_size}, got {c.training.rows_per_step}"
+        )
+    if c.role is Role.DRAFTER and c.rank >= c.world_size:
+        raise ValueError(f"rank: want below world_size {c.world_size}, got {c.rank}")
+    if c.role is Role.DRAFTER and c.world_size > 1 and not c.communicator_directory:
+        raise ValueError(f"communicator_directory: want one for {c.world_size} drafters, got none")
+
+
+def _role(number: int) -> Role:
+    """The role of a protobuf enum's number."""
+    roles = {1: Role.TARGET, 2: Role.DRAFTER}
+    if number not in roles:
+        raise ValueError(f"role: want 1 (target) or 2 (drafter), got {number}")
+    return roles[number]
+
+
+def _choice(path: str, value: str, choices: tuple[str, ...]) -> str:
+    """`value`, one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{path}: want {' or '.join(choices)}, got {value!r}")
+    return value
+
+
+def _named(path: str, value: str) -> str:
+    """`value`, not empty."""
+    if not value:
+        raise ValueError(f"{path}: want a path, got none")
+    return value
+
+
+def _positive(path: str, value: int) -> int:
+    """`value`, at least 1."""
+    if value < 1:
+        raise ValueError(f"{path}: want at least 1, got {value}")
+    return value
+
+
+def _above_zero(path: str, value: float) -> float:
+    """`value`, finite and above 0."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{path}: want a finite number above 0, got {value}")
+    return value
+
+
+def _share(path: str, value: float) -> float:
+    """`value`, at least 0 and below 1."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{path}: want at least 0 and below 1, got {value}")
+    return value
