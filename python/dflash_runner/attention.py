@@ -1,0 +1,104 @@
+"""Which positions a block may see, and the attention that obeys it.
+
+Shapes: B rows, S context tokens, N anchors of a row, K block size, Q = N*K noise tokens,
+H query heads, G key-value heads, E head size, X = S+Q keys ([context | noise]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""An attention: (query_BHQE, key_BGXE, value_BGXE) -> output_BHQE. The seam where flex joins."""
+
+
+@dataclass(kw_only=True, slots=True)
+class AttentionCounter:
+    """How often attention ran; the certificate states it. One integer addition per call."""
+
+    calls: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """The mask of packed rows, as a rule: what a noise token may see.
+
+    A query of block j sees the context of its anchor's document strictly before the anchor, and
+    its own block, both ways. A block that is not kept sees its own block only: no row of the mask
+    is empty, so no softmax gives NaN, and its output carries no weight.
+
+    Source: DFlash (arXiv 2602.06036) section 4; reference/method.md 3 with keep, documents, no window.
+    """
+
+    anchors_BN: Tensor  # int64, place in the row
+    keep_BN: Tensor  # bool; false: a padding place
+    documents_BS: Tensor  # int64; -1: padding
+    block_size: int
+
+    def visible(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Whether `query` may see `key` in `row`: the rule element by element, on broadcastable indices.
+
+        Args:
+            row: index of the row, 0..B-1.
+            query: index of the noise token, 0..Q-1.
+            key: index of the key, 0..S+Q-1.
+        """
+        length = self.documents_BS.shape[1]
+        block = query // self.block_size
+        anchor = self.anchors_BN[row, block]
+        document = self.documents_BS[row, anchor]
+        place = key.clamp(max=length - 1)
+        context = (key < anchor) & (self.documents_BS[row, place] == document) & (document >= 0)
+        own = (key >= length) & ((key - length) // self.block_size == block)
+        return (self.keep_BN[row, block] & (key < length) & context) | own
+
+    def dense_mask(self) -> Tensor:
+        """The whole mask, bool [B,1,Q,S+Q]; true means visible."""
+        rows, length = self.documents_BS.shape
+        anchors, size = self.anchors_BN.shape[1], self.block_size
+        document_BN = self.documents_BS.gather(1, self.anchors_BN)
+        place_S = torch.arange(length, device=self.anchors_BN.device)
+        context_BNS = (
+            (place_S < self.anchors_BN[..., None])
+            & (self.documents_BS[:, None] == document_BN[..., None])
+            & ((document_BN >= 0) & self.keep_BN)[..., None]
+        )
+        block_Q = torch.arange(anchors * size, device=place_S.device) // size
+        own_QQ = block_Q[:, None] == block_Q
+        mask_BQX = torch.cat([context_BNS.repeat_interleave(size, dim=1), own_QQ.expand(rows, -1, -1)], dim=2)
+        return mask_BQX[:, None]
+
+
+def sdpa(rule: Rule, *, dtype: torch.dtype, counter: AttentionCounter | None = None) -> Attend:
+    """The attention of `attention: sdpa`: dense-mask scaled dot product, explicit, never a fallback.
+
+    The mask is built once and shared by all layers.
+
+    Args:
+        rule: the mask.
+        dtype: of the queries; the additive mask has it too.
+        counter: counts the calls, where given.
+    """
+    bias_B1QX = torch.zeros((), dtype=dtype, device=rule.anchors_BN.device).masked_fill(
+        ~rule.dense_mask(), float("-inf")
+    )
+    return masked(bias_B1QX, counter=counter)
+
+
+def masked(bias_B1QX: Tensor | None, *, counter: AttentionCounter | None = None) -> Attend:
+    """Scaled dot-product attention under an additive mask; None: everything is visible."""
+
+    def attend(query_BHQE: Tensor, key_BGXE: Tensor, value_BGXE: Tensor) -> Tensor:
+        if counter is not None:
+            counter.calls += 1
+        grouped = query_BHQE.shape[1] != key_BGXE.shape[1]
+        return F.scaled_dot_product_attention(
+            query_BHQE, key_BGXE, value_BGXE, attn_mask=bias_B1QX, enable_gqa=grouped
+        )
+
+    return attend

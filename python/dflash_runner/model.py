@@ -1,0 +1,274 @@
+"""The drafter: Qwen3-shaped layers that read the target's hidden states as context.
+
+Shapes: B rows, S context tokens, Q noise tokens, L captured layers, D hidden size, C = L*D,
+H query heads, G key-value heads, E head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dflash_runner.attention import Attend
+from dflash_runner.errors import Kind, WorkerError
+
+Context = list[tuple[Tensor, Tensor]]
+"""Per layer the context's (key_BGSE, value_BGSE): what serving caches."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrafterConfig:
+    """Everything that fixes the drafter's shape and how it is served."""
+
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    rms_norm_eps: float
+    rope_theta: float
+    block_size: int
+    mask_token_id: int
+    target_layer_ids: tuple[int, ...]  # 0-based; the output of that block
+    target_layers: int  # of the whole target
+    max_position_embeddings: int
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden_size", "intermediate_size", "heads", "kv_heads", "head_dim"):
+            _check(getattr(self, name) > 0, name, "a positive number", getattr(self, name))
+        _check(
+            self.heads % self.kv_heads == 0, "heads", f"a multiple of kv_heads {self.kv_heads}", self.heads
+        )
+        _check(self.head_dim % 2 == 0, "head_dim", "an even number", self.head_dim)
+        _check(self.block_size >= 2, "block_size", "at least 2", self.block_size)
+        _check(
+            0 <= self.mask_token_id < self.vocab_size,
+            "mask_token_id",
+            f"an id below vocab_size {self.vocab_size}",
+            self.mask_token_id,
+        )
+        ids = self.target_layer_ids
+        _check(len(ids) > 0, "target_layer_ids", "at least one layer", ids)
+        _check(
+            all(0 <= i < self.target_layers for i in ids) and sorted(set(ids)) == list(ids),
+            "target_layer_ids",
+            f"rising ids from 0 to {self.target_layers - 1}",
+            ids,
+        )
+
+
+def _check(true: bool, name: str, want: str, got: object) -> None:
+    if not true:
+        raise WorkerError(Kind.INVALID, f"build drafter: {name}: want {want}, got {got}")
+
+
+def target_layer_ids(layers: int, *, count: int) -> tuple[int, ...]:
+    """The captured layers for a target of `layers` layers: evenly from the 2nd to the 3rd from last.
+
+    Raises:
+        WorkerError: invalid, where the rule would name a layer twice (it needs layers >= count + 3).
+
+    Source: z-lab dflash `build_target_layer_ids`; reference/method.md 2.
+    """
+    if count == 1:
+        return (layers // 2,)
+    ids = tuple(round(1 + i * (layers - 4) / (count - 1)) for i in range(count))
+    if len(set(ids)) != count or ids[0] < 0:
+        raise WorkerError(
+            Kind.INVALID,
+            f"choose captured layers: want at least {count + 3} target layers for {count} ids, got {layers}",
+        )
+    return ids
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm, computed in float32, with a learned weight.
+
+    Source: transformers Qwen3RMSNorm: rounded to the input's dtype before the weight is applied.
+    """
+
+    def __init__(self, size: int, *, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x with its last dimension normed; same dtype."""
+        if x.dtype == torch.float32:
+            return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return F.rms_norm(x.float(), (x.shape[-1],), None, self.eps).to(x.dtype) * self.weight
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rotary:
+    """cos and sin of some positions, ready to turn heads by."""
+
+    cos_B1SE: Tensor
+    sin_B1SE: Tensor
+
+    @staticmethod
+    def at(positions_BS: Tensor, *, head_dim: int, theta: float, dtype: torch.dtype) -> Rotary:
+        """The rotation of each position. Source: transformers Qwen3RotaryEmbedding (Neox halves)."""
+        exponent = torch.arange(0, head_dim, 2, device=positions_BS.device, dtype=torch.float32) / head_dim
+        angle = positions_BS[:, None, :, None].float() * theta**-exponent
+        angle = torch.cat([angle, angle], dim=-1)
+        return Rotary(cos_B1SE=angle.cos().to(dtype), sin_B1SE=angle.sin().to(dtype))
+
+    def turn(self, x_BHSE: Tensor) -> Tensor:
+        """x with each head turned by its position."""
+        first, second = x_BHSE.chunk(2, dim=-1)
+        return x_BHSE * self.cos_B1SE + torch.cat([-second, first], dim=-1) * self.sin_B1SE
+
+
+class Attention(nn.Module):
+    """Queries from the noise alone; keys and values from the context and the noise."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        size, width = config.hidden_size, config.head_dim
+        self.head_dim = width
+        self.q_proj = nn.Linear(size, config.heads * width, bias=False)
+        self.k_proj = nn.Linear(size, config.kv_heads * width, bias=False)
+        self.v_proj = nn.Linear(size, config.kv_heads * width, bias=False)
+        self.o_proj = nn.Linear(config.heads * width, size, bias=False)
+        self.q_norm = RMSNorm(width, eps=config.rms_norm_eps)
+        self.k_norm = RMSNorm(width, eps=config.rms_norm_eps)
+
+    def _heads(self, x_BSM: Tensor) -> Tensor:
+        return x_BSM.unflatten(-1, (-1, self.head_dim))
+
+    def key_value(self, x_BSD: Tensor, *, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        """(key_BGSE, value_BGSE) of context or noise: k_norm is per token, so it commutes with joining."""
+        key = rotary.turn(self.k_norm(self._heads(self.k_proj(x_BSD))).transpose(1, 2))
+        return key, self._heads(self.v_proj(x_BSD)).transpose(1, 2)
+
+    def forward(
+        self, x_BQD: Tensor, *, context: tuple[Tensor, Tensor], rotary: Rotary, attend: Attend
+    ) -> Tensor:
+        """The attention's output for the noise, [B,Q,D]."""
+        query = rotary.turn(self.q_norm(self._heads(self.q_proj(x_BQD))).transpose(1, 2))
+        key, value = self.key_value(x_BQD, rotary=rotary)
+        key = torch.cat([context[0], key], dim=2)
+        value = torch.cat([context[1], value], dim=2)
+        return self.o_proj(attend(query, key, value).transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """down(silu(gate(x)) * up(x))."""
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """One decoder layer; the context passes through its keys and values only."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(
+        self, x_BQD: Tensor, *, context: tuple[Tensor, Tensor], rotary: Rotary, attend: Attend
+    ) -> Tensor:
+        """The layer's output for the noise, [B,Q,D]."""
+        normed = self.input_layernorm(x_BQD)
+        x_BQD = x_BQD + self.self_attn(normed, context=context, rotary=rotary, attend=attend)
+        return x_BQD + self.mlp(self.post_attention_layernorm(x_BQD))
+
+
+class Drafter(nn.Module):
+    """A DFlash drafter: 3 + 11 * layers tensors, named as z-lab names them; no embedding, no head.
+
+    Source: DFlash (arXiv 2602.06036) section 4 and A.3; reference/method.md 2.
+    """
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.fc = nn.Linear(len(config.target_layer_ids) * config.hidden_size, config.hidden_size, bias=False)
+        self.hidden_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    @torch.no_grad()
+    def initialise(self, seed: int) -> Drafter:
+        """Itself with every parameter drawn from (seed, name) alone: the order of modules, the number of
+        threads and the device change nothing.
+
+        Norms are 1. Matrices are normal with deviation max(0.02, 0.5 / sqrt(fan in)): upstream's 0.02
+        from 625 inputs on, and enough signal below for drafters of a few hundred.
+        """
+        for name, parameter in self.named_parameters():
+            if parameter.ndim < 2:
+                parameter.fill_(1.0)
+                continue
+            digest = hashlib.sha256(f"dflash-runner drafter {seed} {name}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+            deviation = max(0.02, 0.5 * parameter.shape[1] ** -0.5)
+            drawn = torch.empty(parameter.shape, dtype=torch.float32)
+            parameter.copy_(drawn.normal_(0.0, deviation, generator=generator))
+        return self
+
+    def _rotary(self, positions_BS: Tensor, dtype: torch.dtype) -> Rotary:
+        config = self.config
+        return Rotary.at(positions_BS, head_dim=config.head_dim, theta=config.rope_theta, dtype=dtype)
+
+    def context(self, hidden_BSC: Tensor, *, positions_BS: Tensor) -> Context:
+        """Each layer's keys and values of the context: projected, then normed, once for all layers.
+
+        Args:
+            hidden_BSC: the target's hidden states, captured layers side by side; the drafter's dtype.
+            positions_BS: place within the document.
+        """
+        feature_BSD = self.hidden_norm(self.fc(hidden_BSC))
+        rotary = self._rotary(positions_BS, feature_BSD.dtype)
+        return [layer.self_attn.key_value(feature_BSD, rotary=rotary) for layer in self.layers]
+
+    def draft(self, noise_BQD: Tensor, *, context: Context, positions_BQ: Tensor, attend: Attend) -> Tensor:
+        """Final hidden states of the noise, [B,Q,D], given the context's keys and values."""
+        rotary = self._rotary(positions_BQ, noise_BQD.dtype)
+        hidden_BQD = noise_BQD
+        for layer, cached in zip(self.layers, context, strict=True):
+            hidden_BQD = layer(hidden_BQD, context=cached, rotary=rotary, attend=attend)
+        return self.norm(hidden_BQD)
+
+    def forward(
+        self,
+        noise_BQD: Tensor,
+        *,
+        hidden_BSC: Tensor,
+        positions_BS: Tensor,
+        noise_positions_BQ: Tensor,
+        attend: Attend,
+    ) -> Tensor:
+        """Final hidden states of the noise, [B,Q,D]: the training forward.
+
+        The hidden state at offset k of a block predicts the token at anchor + k: same place, no shift.
+
+        Args:
+            noise_BQD: embedded noise blocks: the anchor's token, then mask tokens.
+            hidden_BSC: the target's hidden states, captured layers side by side.
+            positions_BS: place of each context token within its document.
+            noise_positions_BQ: anchor + offset, likewise.
+            attend: the attention, which holds the mask.
+
+        Compile: all dimensions static.
+        """
+        context = self.context(hidden_BSC, positions_BS=positions_BS)
+        return self.draft(noise_BQD, context=context, positions_BQ=noise_positions_BQ, attend=attend)
