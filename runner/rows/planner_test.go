@@ -325,3 +325,53 @@ func TestCountSteps(t *testing.T) {
 		t.Errorf("counted %d, planned %d", n, steps)
 	}
 }
+
+// An epoch fed before the last one was planned still starts with a step of its own.
+func TestNoStepCrossesAnEpoch(t *testing.T) {
+	ix := &Index{Samples: []SampleInfo{{Tokens: 8, Anchors: 1}, {Tokens: 8, Anchors: 1}, {Tokens: 8, Anchors: 1}}}
+	p, err := NewPlanner(ix, Config{Buckets: []uint32{8}, Anchors: 4, RowsPerStep: 2, Drafters: 1, Draws: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for e := uint32(1); e <= 2; e++ {
+		if err := p.Feed(e, []runner.Sample{0, 1, 2}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []uint32
+	for s, ok := p.Next(); ok; s, ok = p.Next() {
+		got = append(got, s.Plan.Epoch, uint32(len(s.Rows)))
+	}
+	if want := []uint32{1, 2, 1, 1, 2, 2, 2, 1}; !slices.Equal(got, want) {
+		t.Errorf("epoch and rows of the steps: got %d, want %d", got, want)
+	}
+}
+
+// A clone and its origin feed different samples and must not see each other's.
+func TestClonesAreApart(t *testing.T) {
+	ix := &Index{Samples: slices.Repeat([]SampleInfo{{Tokens: 8, Anchors: 1}}, 8)}
+	p, err := NewPlanner(ix, Config{Buckets: []uint32{8}, Anchors: 4, RowsPerStep: 4, Drafters: 1, Draws: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s := range runner.Sample(3) { // appending one by one leaves room for a fourth
+		if err := p.Feed(1, []runner.Sample{s}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := p.Clone()
+	if err := p.Feed(1, []runner.Sample{3}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Feed(1, []runner.Sample{7}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Feed(1, []runner.Sample{3}); err != nil { // p has taken it, c has not
+		t.Fatal(err)
+	}
+	a, _ := p.Next()
+	b, _ := c.Next()
+	if a.Rows[3].Pieces[0].Sample != 3 || b.Rows[3].Pieces[0].Sample != 7 {
+		t.Errorf("got samples %d and %d, want 3 and 7", a.Rows[3].Pieces[0].Sample, b.Rows[3].Pieces[0].Sample)
+	}
+}
