@@ -1,0 +1,113 @@
+package config
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/dflash-runner/dflash-runner/configs"
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// DefaultName is the embedded default's name in messages.
+const DefaultName = "cpu-tiny.yaml"
+
+// Load reads a configuration, applies the overrides ("path=value") in order and
+// checks everything that can be known before anything is started, the target's
+// own files included. An empty path means the embedded default. The error holds
+// Problems, all of them.
+func Load(path string, overrides []string) (*Config, error) {
+	if path == "" {
+		return parseAll(DefaultName, configs.CPUTiny(), overrides)
+	}
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, runner.Errorf(runner.Invalid, "read configuration %s: no such file", path).
+			WithHint("without -f the embedded default runs; `dflash-runner config show > my.yaml` writes one to start from")
+	case err != nil:
+		return nil, runner.Errorf(runner.Invalid, "read configuration %s: %w", path, err)
+	}
+	return parseAll(path, text, overrides)
+}
+
+// Default gives the embedded default, which a test proves to be valid.
+func Default() *Config {
+	c, err := Load("", nil)
+	if err != nil {
+		panic("config: embedded default: " + err.Error())
+	}
+	return c
+}
+
+// parseAll is Load after the file was read.
+func parseAll(file string, text []byte, overrides []string) (*Config, error) {
+	c := defaults()
+	d := &decoder{file: file, at: places{"": {File: file}}}
+	root, problem := parse(file, text)
+	if problem != nil {
+		return nil, Problems{*problem}.err()
+	}
+	d.value(root, reflect.ValueOf(c).Elem(), "", "")
+	d.at[""] = Place{File: file}
+	if stop := d.unreadable(file); stop != nil {
+		return nil, stop.err() // rules of version 1 say nothing about it
+	}
+	for _, set := range overrides {
+		d.override(c, set)
+	}
+	c.at = d.at
+	if c.Run.Name == "" {
+		c.Run.Name = nameFrom(file)
+	}
+	problems := append(d.problems, c.check(d.problems)...)
+	if len(problems) == 0 && c.Target.Directory != "" {
+		problems = c.checkTarget(c.Target.Directory)
+	}
+	return c, problems.err()
+}
+
+// unreadable gives the problems of a file that is no mapping or another version.
+func (d *decoder) unreadable(file string) Problems {
+	for _, p := range d.problems {
+		if p.Path == "" || p.Path == "version" {
+			return Problems{p}
+		}
+	}
+	if _, ok := d.at["version"]; !ok {
+		return append(d.problems, Problem{Place: Place{file, 1, 1}, Path: "version", Message: "want version: 1, got none", Hint: "add the line `version: 1`"})
+	}
+	return nil
+}
+
+var notInName = regexp.MustCompile(`[^a-z0-9._-]+`)
+
+// nameFrom makes a run's name of a file's.
+func nameFrom(file string) string {
+	base := strings.ToLower(filepath.Base(file))
+	base = strings.TrimSuffix(strings.TrimSuffix(base, ".yaml"), ".yml")
+	base = strings.Trim(notInName.ReplaceAllString(base, "-"), "-._")
+	if base == "" {
+		return "run"
+	}
+	return base[:min(len(base), maxName)]
+}
+
+// YAML gives the resolved configuration: every key, in the order of sections.go.
+// Loading it again gives an equal configuration.
+func (c *Config) YAML() ([]byte, error) {
+	text, err := yaml.MarshalWithOptions(c, yaml.IndentSequence(true))
+	if err != nil {
+		return nil, runner.Errorf(runner.Internal, "write configuration: %w", err)
+	}
+	return text, nil
+}
+
+// Place says where a path was written, for messages of later checks.
+func (c *Config) Place(path string) string { return c.at.of(path).String() }

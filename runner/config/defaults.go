@@ -1,0 +1,42 @@
+package config
+
+import "time"
+
+// defaults is what a key means that a file leaves out: the comments in
+// sections.go say the same, and a test compares the two.
+func defaults() *Config {
+	return &Config{
+		Version: 1,
+		Run:     Run{Directory: "runs", Seed: 1},
+		Target: Target{DType: "float32", Embedded: Embedded{
+			Corpus:     Corpus{Source: "python-stdlib", HeldoutEvery: 10},
+			HiddenSize: 128, IntermediateSize: 256, Layers: 6, Heads: 4, KVHeads: 2, HeadDim: 32,
+			InitializerRange: 0.08, Steps: 700, Batch: 8, SequenceTokens: 128,
+			LearningRate: 0.004, WeightDecay: 0.01, Seed: 1,
+		}},
+		Drafter: Drafter{Layers: 5, CapturedLayers: 5, BlockSize: 16, Attention: "sdpa", MaskTokenID: -1},
+		Data: Data{Format: "auto", Regenerate: Regenerate{
+			HeldoutSamples: 64, PromptTokens: 32, NewTokens: 96, Batch: 64,
+		}},
+		Training: Training{
+			RowsPerStep: 8, Buckets: []int{3072}, Anchors: 512, Gamma: 7,
+			LearningRate: 0.0006, WarmupFraction: 0.04, Betas: []float64{0.9, 0.95},
+			ClipNorm: 1, Epsilon: 1e-8, ComputeDType: "float32", HorizonSteps: 50,
+		},
+		Workers:     Workers{Targets: 1, Drafters: 1, Device: "cpu", Colocate: "auto", Threads: 1, Slots: 3},
+		WarmUp:      WarmUp{Width: 1, Deadline: Duration(15 * time.Minute)},
+		Images:      Images{EverySteps: 25},
+		Checkpoints: Checkpoints{EverySteps: 500, KeepLast: 2, KeepBest: 1},
+		Evaluate:    Evaluate{Prompts: 24, PromptTokens: 32, NewTokens: 96, HeldoutSamples: 32},
+		Failure: Failure{
+			Restarts: 3, Decay: Duration(10 * time.Minute),
+			BackoffMin: Duration(time.Second), BackoffMax: Duration(30 * time.Second), NonfiniteSteps: 3,
+			Deadlines: Deadlines{
+				Launch: Duration(time.Minute), Configure: Duration(10 * time.Minute),
+				Order: Duration(5 * time.Minute), Drain: Duration(20 * time.Second),
+			},
+		},
+		Export: Export{DType: "bfloat16"},
+		Log:    Log{Level: "info"},
+	}
+}
