@@ -103,7 +103,7 @@ func checkHandle(h runner.Handle) error {
 		if err := checkTensor(t); err != nil {
 			return fmt.Errorf("handle.tensors[%d]: %w", i, err)
 		}
-		if t.Offset < end || t.Offset%slotHeader != 0 || t.NBytes > math.MaxInt64-t.Offset {
+		if t.Offset < end || t.Offset%slotHeader != 0 || t.Offset > math.MaxInt64 || t.NBytes > math.MaxInt64-t.Offset {
 			return fmt.Errorf("handle.tensors[%d].offset: want a multiple of %d, at least %d, got %d and %d bytes",
 				i, slotHeader, end, t.Offset, t.NBytes)
 		}

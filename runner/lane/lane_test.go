@@ -62,7 +62,7 @@ func testReplies() []runner.Reply {
 		runner.Pulled{Row: math.MaxUint64, BusyUS: 0},
 		runner.Joined{Communicator: 3},
 		runner.Trained{Step: 9, Micro: 1, Row: 7, BusyUS: 32767},
-		runner.Voted{At: testAt, Rows: []runner.RowLoss{{Row: 7, Numerator: 1.5, Denominator: 0.1}, {Row: 8, Numerator: -0.0}}, Weight: math.Float32bits(20.25), Norm: math.Float32bits(0.7), Finite: true},
+		runner.Voted{At: testAt, Rows: []runner.RowLoss{{Row: 7, Numerator: 1.5, Denominator: 0.1}, {Row: 8, Numerator: math.Copysign(0, -1)}}, Weight: math.Float32bits(20.25), Norm: math.Float32bits(0.7), Finite: true},
 		runner.Voted{At: testAt, Rows: []runner.RowLoss{{Row: 7, Numerator: math.Inf(1), Denominator: 4}}, Weight: 0, Norm: nan},
 		runner.Voted{At: testAt, Rows: []runner.RowLoss{}, Finite: true},
 		runner.Committed{Step: 9},

@@ -43,7 +43,8 @@ type plan struct {
 }
 
 type piece struct {
-	_msgpack struct{} `msgpack:",as_array"` //nolint:unused // read by the encoder
+	//lint:ignore U1000 read by the encoder
+	_msgpack struct{} `msgpack:",as_array"`
 	Sample   uint32
 	Draw     uint32
 	Start    uint32
@@ -78,7 +79,8 @@ type handle struct {
 }
 
 type tensor struct {
-	_msgpack struct{} `msgpack:",as_array"` //nolint:unused // read by the encoder
+	//lint:ignore U1000 read by the encoder
+	_msgpack struct{} `msgpack:",as_array"`
 	Name     string
 	DType    string
 	Shape    []uint64

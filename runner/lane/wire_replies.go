@@ -48,7 +48,8 @@ type (
 		Finite bool      `msgpack:"finite"`
 	}
 	rowLoss struct {
-		_msgpack    struct{} `msgpack:",as_array"` //nolint:unused // read by the encoder
+		//lint:ignore U1000 read by the encoder
+		_msgpack    struct{} `msgpack:",as_array"`
 		Row         uint64
 		Numerator   float64
 		Denominator float64
@@ -89,7 +90,8 @@ type (
 		Prompts     []prompt `msgpack:"prompts"`
 	}
 	prompt struct {
-		_msgpack struct{} `msgpack:",as_array"` //nolint:unused // read by the encoder
+		//lint:ignore U1000 read by the encoder
+		_msgpack struct{} `msgpack:",as_array"`
 		Tokens   uint32
 		Forwards uint32
 		Looping  bool
