@@ -1,0 +1,148 @@
+package admin
+
+import (
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// State is where a run stands. The set is closed.
+type State string
+
+// The states of a run. Lost is never written by the run itself: readers say so
+// of a status whose process is gone.
+const (
+	Starting  State = "starting"  // up to the first training step
+	Training  State = "training"  // steps are being committed
+	Finishing State = "finishing" // last evaluation, export
+	Stopping  State = "stopping"  // asked to end early
+	Ended     State = "ended"     // over; Exit says how
+	Lost      State = "lost"      // its process is gone and wrote no end
+)
+
+// Over reports whether nothing of the run is running.
+func (s State) Over() bool { return s == Ended || s == Lost }
+
+// Status is a run at a moment: `status --json` and status.json. Fields are only
+// added. Figures that are not known yet are null.
+type Status struct {
+	Name          string            `json:"name"`
+	State         State             `json:"state"`
+	Step          runner.Step       `json:"step"`
+	StepsTotal    runner.Step       `json:"steps_total"`
+	Epoch         uint32            `json:"epoch"`
+	RowsCommitted uint64            `json:"rows_committed"`
+	Loss          *float64          `json:"loss"`
+	TokensPerS    *float64          `json:"tokens_per_s"`
+	Acceptance    *float64          `json:"acceptance"`
+	Workers       []WorkerStatus    `json:"workers"`
+	Gate          GateStatus        `json:"gate"`
+	Arenas        []ArenaStatus     `json:"arenas"`
+	Failures      []runner.Failure  `json:"failures"`
+	Lineage       runner.Lineage    `json:"lineage"`
+	Stage         string            `json:"stage"` // name of the running stage
+	Stages        []Stage           `json:"stages"`
+	Images        []ImageStatus     `json:"images"`
+	Checkpoint    *CheckpointStatus `json:"checkpoint"` // the newest
+	HeldoutLoss   *float64          `json:"heldout_loss"`
+	Skipped       uint64            `json:"skipped"`  // samples settled without training
+	Degraded      []Reason          `json:"degraded"` // what does not work as it should
+	Scheduler     string            `json:"scheduler"`
+	Directory     string            `json:"directory"`
+	Socket        string            `json:"socket"`
+	Process       Process           `json:"process"`
+	StartedAt     time.Time         `json:"started_at"`
+	UpdatedAt     time.Time         `json:"updated_at"`
+	Exit          *int              `json:"exit"`        // null while running, and when lost
+	ExitReason    string            `json:"exit_reason"` // one sentence, at the end
+	Hint          string            `json:"hint"`        // what to do next, at the end
+}
+
+// WorkerStatus is one worker.
+type WorkerStatus struct {
+	Name        runner.Worker       `json:"name"`
+	Role        runner.Role         `json:"role"`
+	Pid         int                 `json:"pid"` // 0: no process
+	Generation  runner.Generation   `json:"generation"`
+	State       string              `json:"state"` // as package life names them
+	Device      string              `json:"device"`
+	Order       string              `json:"order"`    // the order being worked on, or empty
+	SinceMS     int64               `json:"since_ms"` // age of State, or of Order where there is one
+	RSSBytes    uint64              `json:"rss_bytes"`
+	Certificate *runner.Certificate `json:"certificate"`
+	Phase       string              `json:"phase"`    // of warm-up
+	Restarts    int                 `json:"restarts"` // deaths that count
+}
+
+// GateStatus is the warm-up gate. Holder is the first of Holders.
+type GateStatus struct {
+	Width   int             `json:"width"`
+	Holder  *runner.Worker  `json:"holder"`
+	Holders []runner.Worker `json:"holders"`
+	Queue   []Queued        `json:"queue"`
+}
+
+// Queued is a worker that waits for the gate.
+type Queued struct {
+	Worker   runner.Worker `json:"worker"`
+	WaitedMS int64         `json:"waited_ms"`
+}
+
+// ArenaStatus is one arena, named by the worker that fills it.
+type ArenaStatus struct {
+	Worker   runner.Worker `json:"worker"`
+	Kind     string        `json:"kind"` // memfd or cuda_vmm
+	Bytes    uint64        `json:"bytes"`
+	HandOffs uint64        `json:"hand_offs"`
+	Slots    []SlotStatus  `json:"slots"`
+}
+
+// SlotStatus is one slot. Holder is null where nobody has a lease.
+type SlotStatus struct {
+	State   string         `json:"state"` // as package lease names them
+	Version runner.Version `json:"version"`
+	Holder  *runner.Worker `json:"holder"`
+	Row     runner.Row     `json:"row"`
+}
+
+// Stage is a part of the run, in order: environment, target, regenerate,
+// prepare, launch, warm_up, evaluate_before, train, evaluate_after, export.
+type Stage struct {
+	Name    string             `json:"name"`
+	State   string             `json:"state"` // waiting, running, done, reused, skipped or failed
+	Done    uint64             `json:"done"`
+	Total   uint64             `json:"total"` // 0: not known
+	ETAS    *float64           `json:"eta_s"`
+	Seconds float64            `json:"seconds"` // spent so far
+	Figures map[string]float64 `json:"figures,omitempty"`
+}
+
+// The states of a stage.
+const (
+	StageWaiting = "waiting"
+	StageRunning = "running"
+	StageDone    = "done"
+	StageReused  = "reused" // an earlier run's result was taken
+	StageSkipped = "skipped"
+	StageFailed  = "failed"
+)
+
+// ImageStatus is one image in memory.
+type ImageStatus struct {
+	Step  runner.Step `json:"step"`
+	Bytes uint64      `json:"bytes"`
+	Valid bool        `json:"valid"`
+}
+
+// CheckpointStatus is the newest checkpoint on disk.
+type CheckpointStatus struct {
+	Name string      `json:"name"`
+	Step runner.Step `json:"step"`
+	At   time.Time   `json:"at"`
+}
+
+// Reason is why a run is degraded: a short name, and a sentence for people.
+type Reason struct {
+	Name   string `json:"name"`
+	Detail string `json:"detail"`
+}

@@ -1,0 +1,95 @@
+package admin
+
+import (
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// Summary is summary.json, written at every end of a run, good or bad. Fields
+// are only added; figures that were never measured are null.
+type Summary struct {
+	Name                 string          `json:"name"`
+	Steps                runner.Step     `json:"steps"`
+	Rows                 uint64          `json:"rows"`
+	Samples              uint64          `json:"samples"`
+	Tokens               uint64          `json:"tokens"`
+	LossFirst            *float64        `json:"loss_first"`
+	LossLast             *float64        `json:"loss_last"`
+	AcceptanceBefore     *float64        `json:"acceptance_before"`
+	AcceptanceAfter      *float64        `json:"acceptance_after"`
+	AcceptanceNonlooping *float64        `json:"acceptance_nonlooping"`
+	LoopingShare         *float64        `json:"looping_share"`
+	TargetTop1           *float64        `json:"target_top1"`
+	Prompts              uint32          `json:"prompts"`
+	Lossless             *bool           `json:"lossless"`
+	Speedup              *float64        `json:"speedup"`
+	TokensPerS           *float64        `json:"tokens_per_s"`
+	Workers              []SummaryWorker `json:"workers"`
+	Gate                 SummaryGate     `json:"gate"`
+	Arenas               []SummaryArena  `json:"arenas"`
+	Exit                 int             `json:"exit"`
+
+	PromptsNonlooping   uint32             `json:"prompts_nonlooping"`
+	PlainTokensPerS     *float64           `json:"plain_tokens_per_s"`  // decoding without a drafter
+	DecodeTokensPerS    *float64           `json:"decode_tokens_per_s"` // speculative decoding
+	HeldoutLoss         *float64           `json:"heldout_loss"`
+	Skipped             uint64             `json:"skipped"`
+	Lineage             runner.Lineage     `json:"lineage"`
+	Chain               string             `json:"chain"` // hex, of the last step plan
+	Failures            []runner.Failure   `json:"failures"`
+	Degraded            []Reason           `json:"degraded"`
+	Stages              []Stage            `json:"stages"`
+	Export              string             `json:"export"`     // directory, or empty
+	Checkpoint          string             `json:"checkpoint"` // newest, or empty
+	StartedAt           time.Time          `json:"started_at"`
+	EndedAt             time.Time          `json:"ended_at"`
+	ExitReason          string             `json:"exit_reason"`
+	Hint                string             `json:"hint"`
+	SupervisorPeakBytes uint64             `json:"supervisor_peak_bytes"` // VmHWM
+	SupervisorCPUS      float64            `json:"supervisor_cpu_s"`
+	Figures             map[string]float64 `json:"figures,omitempty"`
+}
+
+// SummaryWorker is one worker over all its generations.
+type SummaryWorker struct {
+	Name        runner.Worker       `json:"name"`
+	Role        runner.Role         `json:"role"`
+	Device      string              `json:"device"`
+	Generations runner.Generation   `json:"generations"`
+	Certificate *SummaryCertificate `json:"certificate"` // the last; null where none was given
+}
+
+// SummaryCertificate is what a certificate comes down to.
+type SummaryCertificate struct {
+	Attention          string   `json:"attention"`
+	Buckets            []uint32 `json:"buckets"`
+	Graphs             uint32   `json:"graphs"`
+	DenseCalls         uint64   `json:"dense_calls"`
+	SecondPassCompiles uint32   `json:"second_pass_compiles"`
+	Seconds            float64  `json:"seconds"` // in all
+}
+
+// SummaryGate is who went through the gate, in order.
+type SummaryGate struct {
+	Width      int             `json:"width"`
+	MaxHolders int             `json:"max_holders"`
+	Sequence   []runner.Worker `json:"sequence"`
+}
+
+// SummaryArena is one arena at the end.
+type SummaryArena struct {
+	Kind     string `json:"kind"`
+	Slots    int    `json:"slots"`
+	Bytes    uint64 `json:"bytes"`
+	HandOffs uint64 `json:"hand_offs"`
+}
+
+// Summarise brings a certificate down to what the summary keeps.
+func Summarise(c *runner.Certificate) *SummaryCertificate {
+	if c == nil {
+		return nil
+	}
+	return &SummaryCertificate{Attention: c.Attention, Buckets: c.Buckets, Graphs: c.Graphs,
+		DenseCalls: c.DenseCalls, SecondPassCompiles: c.SecondPassCompiles, Seconds: c.Seconds["total"]}
+}
