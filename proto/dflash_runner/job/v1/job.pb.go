@@ -540,16 +540,19 @@ func (x *Regenerate) GetEvalPromptTokens() uint32 {
 // data.safetensors (tokens I32, loss_mask U8) and index.safetensors (offset I64;
 // tokens, supervised, anchors, source I32, one entry a sample).
 type Prepare struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	Directory       string                 `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
-	TargetDirectory string                 `protobuf:"bytes,2,opt,name=target_directory,json=targetDirectory,proto3" json:"target_directory,omitempty"`
-	Files           []string               `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
-	MaxTokens       uint32                 `protobuf:"varint,4,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"` // longer samples are cut at the end, counted and reported
-	BlockSize       uint32                 `protobuf:"varint,5,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`
-	Format          string                 `protobuf:"bytes,6,opt,name=format,proto3" json:"format,omitempty"`                                     // "auto", "tokens", "text", "chat", "prompt_response"
-	MinimumTokens   uint32                 `protobuf:"varint,7,opt,name=minimum_tokens,json=minimumTokens,proto3" json:"minimum_tokens,omitempty"` // 2
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Directory        string                 `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
+	TargetDirectory  string                 `protobuf:"bytes,2,opt,name=target_directory,json=targetDirectory,proto3" json:"target_directory,omitempty"`
+	Files            []string               `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
+	MaxTokens        uint32                 `protobuf:"varint,4,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"` // longer samples are cut at the end, counted and reported
+	BlockSize        uint32                 `protobuf:"varint,5,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`
+	Format           string                 `protobuf:"bytes,6,opt,name=format,proto3" json:"format,omitempty"`                                                 // "auto", "tokens", "text", "chat", "prompt_response"
+	MinimumTokens    uint32                 `protobuf:"varint,7,opt,name=minimum_tokens,json=minimumTokens,proto3" json:"minimum_tokens,omitempty"`             // 2
+	Prompts          string                 `protobuf:"bytes,8,opt,name=prompts,proto3" json:"prompts,omitempty"`                                               // write evaluation prompts here as well; empty: none
+	EvalPrompts      uint32                 `protobuf:"varint,9,opt,name=eval_prompts,json=evalPrompts,proto3" json:"eval_prompts,omitempty"`                   // how many: the first samples that have a prompt of that length
+	EvalPromptTokens uint32                 `protobuf:"varint,10,opt,name=eval_prompt_tokens,json=evalPromptTokens,proto3" json:"eval_prompt_tokens,omitempty"` // the last tokens before a sample's first supervised one
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Prepare) Reset() {
@@ -631,6 +634,27 @@ func (x *Prepare) GetMinimumTokens() uint32 {
 	return 0
 }
 
+func (x *Prepare) GetPrompts() string {
+	if x != nil {
+		return x.Prompts
+	}
+	return ""
+}
+
+func (x *Prepare) GetEvalPrompts() uint32 {
+	if x != nil {
+		return x.EvalPrompts
+	}
+	return 0
+}
+
+func (x *Prepare) GetEvalPromptTokens() uint32 {
+	if x != nil {
+		return x.EvalPromptTokens
+	}
+	return 0
+}
+
 // Export turns an image into a z-lab drafter directory.
 type Export struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -638,6 +662,7 @@ type Export struct {
 	Image         string                 `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"` // a checkpoint's image.safetensors
 	Drafter       *v1.Drafter            `protobuf:"bytes,3,opt,name=drafter,proto3" json:"drafter,omitempty"`
 	Target        *v1.Target             `protobuf:"bytes,4,opt,name=target,proto3" json:"target,omitempty"`
+	Dtype         string                 `protobuf:"bytes,5,opt,name=dtype,proto3" json:"dtype,omitempty"` // of the weights: "bfloat16" (also where empty) or "float32"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -698,6 +723,13 @@ func (x *Export) GetTarget() *v1.Target {
 		return x.Target
 	}
 	return nil
+}
+
+func (x *Export) GetDtype() string {
+	if x != nil {
+		return x.Dtype
+	}
+	return ""
 }
 
 // Evaluate decodes prompts with an exported drafter.
@@ -1125,7 +1157,7 @@ const file_dflash_runner_job_v1_job_proto_rawDesc = "" +
 	" \x01(\x04R\x04seed\x12\x14\n" +
 	"\x05dtype\x18\v \x01(\tR\x05dtype\x12!\n" +
 	"\feval_prompts\x18\f \x01(\rR\vevalPrompts\x12,\n" +
-	"\x12eval_prompt_tokens\x18\r \x01(\rR\x10evalPromptTokens\"\xe5\x01\n" +
+	"\x12eval_prompt_tokens\x18\r \x01(\rR\x10evalPromptTokens\"\xd0\x02\n" +
 	"\aPrepare\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12)\n" +
 	"\x10target_directory\x18\x02 \x01(\tR\x0ftargetDirectory\x12\x14\n" +
@@ -1135,12 +1167,17 @@ const file_dflash_runner_job_v1_job_proto_rawDesc = "" +
 	"\n" +
 	"block_size\x18\x05 \x01(\rR\tblockSize\x12\x16\n" +
 	"\x06format\x18\x06 \x01(\tR\x06format\x12%\n" +
-	"\x0eminimum_tokens\x18\a \x01(\rR\rminimumTokens\"\xb1\x01\n" +
+	"\x0eminimum_tokens\x18\a \x01(\rR\rminimumTokens\x12\x18\n" +
+	"\aprompts\x18\b \x01(\tR\aprompts\x12!\n" +
+	"\feval_prompts\x18\t \x01(\rR\vevalPrompts\x12,\n" +
+	"\x12eval_prompt_tokens\x18\n" +
+	" \x01(\rR\x10evalPromptTokens\"\xc7\x01\n" +
 	"\x06Export\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12:\n" +
 	"\adrafter\x18\x03 \x01(\v2 .dflash_runner.worker.v1.DrafterR\adrafter\x127\n" +
-	"\x06target\x18\x04 \x01(\v2\x1f.dflash_runner.worker.v1.TargetR\x06target\"\xd4\x01\n" +
+	"\x06target\x18\x04 \x01(\v2\x1f.dflash_runner.worker.v1.TargetR\x06target\x12\x14\n" +
+	"\x05dtype\x18\x05 \x01(\tR\x05dtype\"\xd4\x01\n" +
 	"\bEvaluate\x12+\n" +
 	"\x11drafter_directory\x18\x01 \x01(\tR\x10drafterDirectory\x12)\n" +
 	"\x10target_directory\x18\x02 \x01(\tR\x0ftargetDirectory\x12\x18\n" +
