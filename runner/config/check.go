@@ -10,7 +10,7 @@ import (
 // maxName bounds a run's name: it is a directory's and part of a socket's path.
 const maxName = 64
 
-var nameRule = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+var nameRule = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`)
 
 // checker collects what is wrong with values that are each well formed.
 type checker struct {
@@ -54,7 +54,7 @@ func (c *Config) check(before Problems) Problems {
 
 func (k *checker) run() {
 	if n := k.Run.Name; len(n) > maxName || !nameRule.MatchString(n) {
-		k.add("run.name", "", "want at most %d of a-z, 0-9, '.', '-', '_', beginning with a letter or digit, got %q", maxName, clip(n))
+		k.add("run.name", "", "want at most %d of a-z, A-Z, 0-9, '.', '-', '_', beginning with a letter or digit, got %q", maxName, clip(n))
 	}
 	if k.Run.Directory == "" {
 		k.add("run.directory", "", "want a directory, got an empty text")

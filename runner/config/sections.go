@@ -40,7 +40,7 @@ type Config struct {
 
 // Run names a run.
 type Run struct {
-	// Name of the run and of its directory: a-z, 0-9, dot, dash, underscore. Default: the config file's name.
+	// Name of the run and of its directory: letters, digits, dot, dash, underscore. Default: the config file's name.
 	Name string `yaml:"name"`
 	// Directory that holds runs, relative to the working directory. Default runs.
 	Directory string `yaml:"directory"`
