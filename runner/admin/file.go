@@ -1,0 +1,70 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// The files of a run that readers find without its socket.
+const (
+	StatusFile  = "status.json"
+	SummaryFile = "summary.json"
+)
+
+// WriteStatus replaces status.json: a reader sees the old or the new one whole.
+// It waits for the disk, so it is not called from the loop.
+func WriteStatus(directory string, s Status) error { return write(directory, StatusFile, s) }
+
+// WriteSummary replaces summary.json.
+func WriteSummary(directory string, s Summary) error { return write(directory, SummaryFile, s) }
+
+func write(directory, name string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return runner.Errorf(runner.Internal, "write %s: %w", name, err)
+	}
+	if err := renameio.WriteFile(filepath.Join(directory, name), append(text, '\n'), 0o644); err != nil {
+		return runner.Errorf(runner.Unavailable, "write %s: %w", name, err)
+	}
+	return nil
+}
+
+// ReadStatus reads status.json. A run that says it is running but whose process
+// is dead is Lost; one in another pid namespace is believed.
+func ReadStatus(directory string) (Status, error) {
+	var s Status
+	if err := read(directory, StatusFile, &s); err != nil {
+		return s, err
+	}
+	if !s.State.Over() && s.Process.Look() == Dead {
+		s.State = Lost
+	}
+	return s, nil
+}
+
+// ReadSummary reads summary.json.
+func ReadSummary(directory string) (s Summary, err error) {
+	return s, read(directory, SummaryFile, &s)
+}
+
+func read(directory, name string, into any) error {
+	file := filepath.Join(directory, name)
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return runner.Errorf(runner.NotFound, "read %s: no such file", file)
+	}
+	if err != nil {
+		return runner.Errorf(runner.Unavailable, "read %s: %w", file, err)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return runner.Errorf(runner.Invalid, "read %s: %w", file, err)
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package admin
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+func TestJudge(t *testing.T) {
+	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	exit0, exit1 := 0, 1
+	target, drafter := runner.Worker{Role: runner.Target}, runner.Worker{Role: runner.Drafter}
+	good := func(change func(*Status)) Status {
+		s := Status{State: Training, Step: 7, UpdatedAt: now.Add(-time.Second),
+			Workers: []WorkerStatus{{Name: target, State: "ready", Generation: 1}, {Name: drafter, State: "ready", Generation: 1}},
+			Arenas:  []ArenaStatus{{Slots: []SlotStatus{{State: "free"}, {State: "full"}}}}}
+		change(&s)
+		return s
+	}
+	cases := []struct {
+		name   string
+		change func(*Status)
+		want   Grade
+		exit   int
+		detail string // of some check
+	}{
+		{"all well", func(*Status) {}, Healthy, 0, "2 of 2 ready"},
+		{"first start", func(s *Status) { s.State, s.Workers[0].State = Starting, "warming" }, Healthy, 0, "1 of 2 ready"},
+		{"a second start", func(s *Status) { s.Workers[1].State, s.Workers[1].Generation = "warming", 2 }, Degraded, 1, "drafter/0 is being started again"},
+		{"a death", func(s *Status) { s.Workers[1].State = "backoff" }, Degraded, 1, "drafter/0 died and starts again"},
+		{"a failed worker outweighs a death", func(s *Status) { s.Workers[0].State, s.Workers[1].State = "lost", "failed" }, Critical, 2, "drafter/0 failed"},
+		{"a later start that is done", func(s *Status) { s.Workers[1].Generation = 3 }, Healthy, 0, ""},
+		{"quarantine", func(s *Status) { s.Arenas[0].Slots[1].State = "quarantined" }, Degraded, 1, "1 of 2 slots quarantined"},
+		{"disk full", func(s *Status) { s.Degraded = []Reason{{"checkpoint", "no space left"}} }, Degraded, 1, "no space left"},
+		{"no news", func(s *Status) { s.UpdatedAt = now.Add(-31 * time.Second) }, Unknown, 1, "no news for 31s"},
+		{"no news and a death", func(s *Status) { s.UpdatedAt = now.Add(-time.Minute); s.Workers[0].State = "lost" }, Degraded, 1, "no news"},
+		{"nothing yet", func(s *Status) { *s = Status{State: Starting} }, Unknown, 1, "no status yet"},
+		{"ended well", func(s *Status) { s.State, s.Exit = Ended, &exit0 }, Critical, 2, "not running: ended with exit 0"},
+		{"ended badly", func(s *Status) { s.State, s.Exit = Ended, &exit1 }, Critical, 2, "not running: ended with exit 1"},
+		{"killed", func(s *Status) { s.State = Lost }, Critical, 2, "gone without an end: last heard of at step 7"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			h := Judge(good(c.change), now)
+			if h.Status != c.want || h.Exit() != c.exit {
+				t.Errorf("want %s (exit %d), got %s (exit %d): %+v", c.want, c.exit, h.Status, h.Exit(), h.Checks)
+			}
+			details := ""
+			for _, check := range h.Checks {
+				details += check.Detail + "\n"
+			}
+			if !strings.Contains(details, c.detail) {
+				t.Errorf("want a detail %q, got %q", c.detail, details)
+			}
+		})
+	}
+}
