@@ -1,0 +1,55 @@
+"""Torch for a job, and loading a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dflash_runner.tensorfile import FileError
+
+__all__ = ["load_target", "set_up_torch"]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def set_up_torch(threads: int) -> None:
+    """Fixes the number of threads, and keeps progress bars off the log.
+
+    Args:
+        threads: of torch within an operation.
+
+    Source: lab/cpu/README.md: 1 and 2 threads differ in their bits.
+    """
+    from transformers.utils import logging
+
+    torch.set_num_threads(threads)
+    logging.disable_progress_bar()
+
+
+def load_target(directory: Path | str, *, dtype: str) -> Any:
+    """The target's whole model in evaluation mode; nothing is fetched and no code in it is run.
+
+    Raises:
+        FileError: an unknown dtype, or no model that can be loaded.
+
+    Source: transformers, AutoModelForCausalLM.from_pretrained.
+    """
+    from transformers import AutoModelForCausalLM
+
+    if dtype not in _DTYPES:
+        raise FileError(f"load target: dtype: want one of {list(_DTYPES)}, got {dtype!r}")
+    if not (Path(directory) / "config.json").is_file():
+        raise FileError(f"load target {directory}: want a model directory with config.json, got none")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=_DTYPES[dtype],
+            attn_implementation="sdpa",
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+    except (OSError, ValueError, KeyError) as err:
+        raise FileError(f"load target {directory}: {err}") from err
+    return model.eval().requires_grad_(False)
