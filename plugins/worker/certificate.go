@@ -1,0 +1,208 @@
+package worker
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"math"
+	"slices"
+
+	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// passes is how often a warm-up runs every bucket: the second time nothing may
+// be compiled any more.
+const passes = 2
+
+// sdpaKernel is the kernel's name where attention is plain.
+const sdpaKernel = "scaled_dot_product_attention"
+
+// toleranceOf gives the largest difference from the dense oracle that a worker
+// may allow itself, by compute dtype.
+func toleranceOf(dtype string) float64 {
+	switch dtype {
+	case "float32":
+		return 1e-3
+	case "bfloat16":
+		return 5e-2
+	}
+	return 0
+}
+
+// Check refuses a certificate in which anything is missing, false or not what
+// the configuration asked for, and gives what is kept of it. Every field is
+// looked at; an error names the first one that is wrong.
+func Check(c *workerv1.Certificate, cfg *workerv1.Configuration, device string) (runner.Certificate, error) {
+	if c == nil || cfg == nil {
+		return runner.Certificate{}, refuse("certificate", "one", "none")
+	}
+	for _, check := range []func(*workerv1.Certificate, *workerv1.Configuration, string) error{
+		checkIdentity, checkCalls, checkCompiles, checkMeasured, checkState, checkOracle,
+	} {
+		if err := check(c, cfg, device); err != nil {
+			return runner.Certificate{}, err
+		}
+	}
+	return runner.Certificate{
+		Fingerprint: c.Fingerprint, Attention: c.Attention, Buckets: slices.Clone(c.Buckets), Graphs: c.Graphs,
+		Cache: c.Cache, DenseCalls: c.DenseCalls, SecondPassCompiles: c.SecondPassCompiles,
+		Seconds: maps.Clone(c.Seconds), PeakBytes: c.PeakBytes, StepMS: c.StepMs, DenseDifference: c.DenseDifference,
+	}, nil
+}
+
+func refuse(field string, want, got any) error {
+	return runner.Errorf(runner.Invalid, "check certificate: %s: want %v, got %v", field, want, got)
+}
+
+// checkIdentity: whose certificate it is.
+func checkIdentity(c *workerv1.Certificate, cfg *workerv1.Configuration, device string) error {
+	digest, err := hex.DecodeString(c.Fingerprint)
+	switch {
+	case err != nil || len(digest) != sha256.Size:
+		return refuse("fingerprint", "a SHA-256 in hex", clean(c.Fingerprint, 80))
+	case cfg.Attention != "sdpa" && cfg.Attention != "flex", c.Attention != cfg.Attention:
+		return refuse("attention", cfg.Attention, clean(c.Attention, 80))
+	case len(c.Buckets) == 0 || !slices.Equal(c.Buckets, cfg.GetTraining().GetBuckets()):
+		return refuse("buckets", cfg.GetTraining().GetBuckets(), c.Buckets)
+	case device == "" || c.Device != device:
+		return refuse("device", device, clean(c.Device, 80))
+	case c.Torch == "":
+		return refuse("torch", "a version", "none")
+	case len(c.Environment) == 0:
+		return refuse("environment", "some", "none")
+	}
+	return nil
+}
+
+// checkCalls: the attention that was asked for ran, as often as it had to, and
+// no other.
+func checkCalls(c *workerv1.Certificate, cfg *workerv1.Configuration, _ string) error {
+	want := uint64(layersRun(cfg)) * uint64(len(c.Buckets)) * passes
+	switch {
+	case c.Passes != passes:
+		return refuse("passes", passes, c.Passes)
+	case want == 0:
+		return refuse("role", "one with layers to run", cfg.GetRole())
+	case c.AttentionCalls != want:
+		return refuse("attention_calls", want, c.AttentionCalls)
+	case c.DenseCalls != 0:
+		return refuse("dense_calls", 0, c.DenseCalls)
+	case len(c.Kernels) == 0 || slices.Contains(c.Kernels, ""):
+		return refuse("kernels", "names", c.Kernels)
+	case c.Attention == "sdpa" && !slices.Equal(c.Kernels, []string{sdpaKernel}):
+		return refuse("kernels", sdpaKernel, c.Kernels)
+	case c.Attention == "flex" && slices.Contains(c.Kernels, sdpaKernel):
+		return refuse("kernels", "compiled ones", c.Kernels)
+	}
+	return nil
+}
+
+// layersRun counts the layers with attention that one pass runs: all of a
+// drafter's, a target's up to the last captured one.
+func layersRun(cfg *workerv1.Configuration) (layers uint32) {
+	switch cfg.GetRole() {
+	case workerv1.Role_ROLE_DRAFTER:
+		return cfg.GetDrafter().GetLayers()
+	case workerv1.Role_ROLE_TARGET:
+		for _, id := range cfg.GetTarget().GetLayerIds() {
+			layers = max(layers, id+1)
+		}
+	}
+	return layers
+}
+
+// checkCompiles: what was compiled, and nothing the second time.
+func checkCompiles(c *workerv1.Certificate, _ *workerv1.Configuration, _ string) error {
+	if c.SecondPassCompiles != 0 {
+		return refuse("second_pass_compiles", 0, c.SecondPassCompiles)
+	}
+	if c.Attention == "sdpa" {
+		switch {
+		case c.Graphs != 0:
+			return refuse("graphs", 0, c.Graphs)
+		case c.Cache != "none":
+			return refuse("cache", "none", clean(c.Cache, 80))
+		case c.CacheHits != 0:
+			return refuse("cache_hits", 0, c.CacheHits)
+		case c.CacheMisses != 0:
+			return refuse("cache_misses", 0, c.CacheMisses)
+		case c.FirstPassCompiles != 0:
+			return refuse("first_pass_compiles", 0, c.FirstPassCompiles)
+		}
+		return nil
+	}
+	switch {
+	case c.Graphs == 0:
+		return refuse("graphs", "more than 0", c.Graphs)
+	case c.FirstPassCompiles == 0:
+		return refuse("first_pass_compiles", "more than 0", c.FirstPassCompiles)
+	case c.Cache != "cold" && c.Cache != "warm":
+		return refuse("cache", "cold or warm", clean(c.Cache, 80))
+	case c.Cache == "cold" && c.CacheMisses == 0:
+		return refuse("cache_misses", "more than 0 where cold", c.CacheMisses)
+	case c.Cache == "warm" && c.CacheHits == 0:
+		return refuse("cache_hits", "more than 0 where warm", c.CacheHits)
+	}
+	return nil
+}
+
+// checkMeasured: figures that a real run has.
+func checkMeasured(c *workerv1.Certificate, _ *workerv1.Configuration, _ string) error {
+	for phase, s := range c.Seconds {
+		if phase == "" || !(s >= 0) || math.IsInf(s, 0) {
+			return refuse("seconds of "+clean(phase, 80), "0 or more", s)
+		}
+	}
+	switch {
+	case !(c.Seconds["total"] > 0):
+		return refuse("seconds of total", "more than 0", c.Seconds["total"])
+	case len(c.Seconds) < 2:
+		return refuse("seconds", "total and phases", c.Seconds)
+	case !(c.StepMs > 0) || math.IsInf(c.StepMs, 0):
+		return refuse("step_ms", "more than 0", c.StepMs)
+	case c.PeakBytes == 0:
+		return refuse("peak_bytes", "more than 0", 0)
+	}
+	return nil
+}
+
+// checkState: warm-up left parameters, optimiser state and RNG as they were,
+// and what a drafter must have exercised it has.
+func checkState(c *workerv1.Certificate, cfg *workerv1.Configuration, _ string) error {
+	drafter := cfg.GetRole() == workerv1.Role_ROLE_DRAFTER
+	zero := make([]byte, sha256.Size)
+	switch {
+	case len(c.DigestBefore) != sha256.Size || bytes.Equal(c.DigestBefore, zero):
+		return refuse("digest_before", "32 bytes", hex.EncodeToString(c.DigestBefore))
+	case len(c.DigestAfter) != sha256.Size:
+		return refuse("digest_after", "32 bytes", hex.EncodeToString(c.DigestAfter))
+	case !bytes.Equal(c.DigestBefore, c.DigestAfter):
+		return refuse("digest_after", hex.EncodeToString(c.DigestBefore), hex.EncodeToString(c.DigestAfter))
+	case c.Gradients != drafter:
+		return refuse("gradients", drafter, c.Gradients)
+	case c.PaddedAnchors != drafter:
+		return refuse("padded_anchors", drafter, c.PaddedAnchors)
+	}
+	return nil
+}
+
+// checkOracle: the kernels agree with the dense oracle, within a tolerance that
+// the worker may not choose too large.
+func checkOracle(c *workerv1.Certificate, cfg *workerv1.Configuration, _ string) error {
+	dtype := cfg.GetTraining().GetComputeDtype()
+	if cfg.GetRole() == workerv1.Role_ROLE_TARGET {
+		dtype = cfg.GetTarget().GetDtype()
+	}
+	allowed := toleranceOf(dtype)
+	switch {
+	case allowed == 0:
+		return refuse("dtype", "float32 or bfloat16", clean(dtype, 80))
+	case !(c.DenseTolerance > 0 && c.DenseTolerance <= allowed):
+		return refuse("dense_tolerance", allowed, c.DenseTolerance)
+	case !(c.DenseDifference >= 0 && c.DenseDifference <= c.DenseTolerance):
+		return refuse("dense_difference", c.DenseTolerance, c.DenseDifference)
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// dumpWait bounds the wait for a worker's stacks, endWait the wait for the end
+// of a process whose connection broke, which usually is ending.
+const (
+	dumpWait = 2 * time.Second
+	endWait  = 2 * time.Second
+)
+
+// step runs one part of a worker's start, within limit (0: only ctx's own). A
+// worker that takes longer is asked for its stacks and killed.
+func (p *Process) step(ctx context.Context, phase string, limit time.Duration, run func(context.Context) error) error {
+	p.setPhase(phase)
+	began, timed := time.Now(), ctx
+	if limit > 0 {
+		var cancel context.CancelFunc
+		timed, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	// what runs sees no deadline: gRPC would hand it to the worker, whose server
+	// may then answer for a worker that hangs
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	expired := make(chan struct{})
+	stop := context.AfterFunc(timed, func() { // ends within dumpWait; waited for below
+		defer close(expired)
+		p.expire(ctx, time.Since(began))
+		cancel()
+	})
+	err := run(own)
+	if !stop() {
+		<-expired
+		return runner.Errorf(runner.Unavailable, "%s: %w", phase, timed.Err())
+	}
+	if err == nil {
+		return nil
+	}
+	p.blame(phase, err)
+	return err
+}
+
+// expire ends a worker whose time is over, or whose caller gave up.
+func (p *Process) expire(ctx context.Context, after time.Duration) {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		p.Kill(runner.CauseKilled, fmt.Sprintf("given up by the supervisor during %s", p.nowDoing()), "")
+		return
+	}
+	p.dumpAndKill(fmt.Sprintf("no answer to %s within %s", p.nowDoing(), after.Round(time.Millisecond)),
+		"the stacks at that time are in the report; a machine under load may need a longer limit")
+}
+
+// dumpAndKill asks for stacks, waits for them in a bound, and kills.
+func (p *Process) dumpAndKill(message, hint string) {
+	p.condemn(verdict{runner.CauseDeadline, message, hint})
+	seen, _ := p.log.dumps()
+	if p.Dump() {
+		ctx, cancel := context.WithTimeout(context.Background(), dumpWait)
+		defer cancel()
+		p.log.awaitDump(ctx, seen, p.live().exited)
+	}
+	p.Kill(runner.CauseDeadline, message, hint)
+}
+
+// blame records what an error means for the report: that the worker answered
+// wrongly or not at all. Where it ended by itself, how it ended counts more.
+func (p *Process) blame(phase string, err error) {
+	c := p.live()
+	if c == nil {
+		return
+	}
+	if mayBeEnding(err) { // wait, so as not to shoot a process that is telling why
+		late := time.NewTimer(endWait)
+		defer late.Stop()
+		select {
+		case <-c.exited:
+		case <-late.C:
+		}
+	}
+	// recorded in any case: it counts only where our signal ended the process
+	p.condemn(verdictOf(phase, err))
+}
+
+// mayBeEnding reports whether err is what a process's end looks like from here.
+func mayBeEnding(err error) bool {
+	var own *runner.Error
+	return errors.Is(err, io.EOF) || status.Code(err) == codes.Unavailable ||
+		errors.As(err, &own) && own.Kind == runner.Unavailable
+}
+
+// verdictOf tells a worker that said no from one that spoke wrongly.
+func verdictOf(phase string, err error) verdict {
+	var own *runner.Error
+	if errors.As(err, &own) {
+		return verdict{runner.CauseProtocol, own.Msg, runner.HintOf(err)}
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		return verdict{runner.CauseProtocol, fmt.Sprintf("%s: %v", phase, err), ""}
+	}
+	message, hint := splitHint(s.Message())
+	switch {
+	case s.Code() == codes.Unimplemented, s.Code() == codes.Unavailable:
+		return verdict{runner.CauseProtocol, fmt.Sprintf("%s: %s", phase, message),
+			"the Python package and this binary are of different versions, or this is a bug: keep the log"}
+	case s.Code() == codes.ResourceExhausted && strings.Contains(message, "larger than max"):
+		return verdict{runner.CauseProtocol, fmt.Sprintf("%s: %s", phase, message), ""}
+	}
+	e := evidence{Tail: []string{message}}
+	if line := cudaLine(e); line != "" {
+		return verdict{runner.CauseCUDA, line, cudaHint(line)}
+	}
+	return verdict{runner.CausePython, fmt.Sprintf("refused to %s: %s", phase, message), hintOr(hint, pythonHint(message))}
+}
+
+// splitHint takes apart what the worker joined: a message, and on a line of its
+// own "hint: ...".
+func splitHint(s string) (message, hint string) {
+	message, hint, _ = strings.Cut(s, "\nhint: ")
+	return clean(strings.TrimSpace(message), messageWidth), clean(strings.TrimSpace(hint), fieldWidth)
+}
