@@ -7,6 +7,7 @@ a broken rule is a `LaneError`, upon which the worker ends itself with `LANE_EXI
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -127,8 +128,10 @@ class Lane:
             size, control, flags, _ = self._socket.recvmsg_into(
                 [self._buffer], socket.CMSG_SPACE(_MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC
             )
-        except ConnectionResetError as error:
-            raise LaneClosed("the supervisor died") from error
+        except OSError as error:
+            if error.errno not in (errno.ECONNRESET, errno.EBADF):
+                raise
+            raise LaneClosed("the supervisor died, or the lane was closed here") from error
         fds = _received_fds(control)
         try:
             order = self._judge(size, flags, fds)
