@@ -55,13 +55,14 @@ class Optimiser:
         )
         device = next(iter(self._parameters.values())).device
         self._places, decayed, total = self._lay_out()
+        self._config, self._segments = config, ((0, decayed, config.weight_decay), (decayed, total, 0.0))
+        self.steps = 0  # how often the optimiser was applied
 
         def flat() -> Tensor:
             return torch.zeros(total, dtype=torch.float32, device=device)
 
         self._flat = {part: flat() for part in PARTS}
         self.gradient_P = torch.zeros(total + _ALIGNMENT, dtype=torch.float32, device=device)
-        self._adamw = self._make_adamw(config, decayed=decayed, total=total)
         for name, parameter in self._parameters.items():
             self._adopt(parameter, self._places[name])
         self.clear()
@@ -73,32 +74,6 @@ class Optimiser:
             offset += -(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT
             decayed = offset if parameter.ndim >= 2 else decayed
         return places, decayed, offset
-
-    def _make_adamw(self, config: AdamWConfig, *, decayed: int, total: int) -> torch.optim.AdamW:
-        groups, state = [], {}
-        for low, high, decay in ((0, decayed, config.weight_decay), (decayed, total, 0.0)):
-            flat = nn.Parameter(self._flat["master"][low:high])
-            flat.grad = self.gradient_P[low:high]
-            groups.append({"params": [flat], "weight_decay": decay})
-            state[flat] = {
-                "step": torch.zeros((), dtype=torch.float32),
-                "exp_avg": self._flat["exp_avg"][low:high],
-                "exp_avg_sq": self._flat["exp_avg_sq"][low:high],
-            }
-        on_gpu = self.gradient_P.is_cuda
-        if on_gpu:
-            for entry in state.values():
-                entry["step"] = entry["step"].to(self.gradient_P.device)
-        adamw = torch.optim.AdamW(
-            groups,
-            lr=0.0,
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
-            fused=on_gpu,
-            foreach=False if not on_gpu else None,
-        )
-        adamw.state.update(state)
-        return adamw
 
     def _adopt(self, parameter: nn.Parameter, place: _Place) -> None:
         master = place.of(self._flat["master"])
@@ -149,11 +124,48 @@ class Optimiser:
 
     @torch.no_grad()
     def step(self, *, lr: float) -> None:
-        """Apply the gradient."""
-        for group in self._adamw.param_groups:
-            group["lr"] = lr
-        self._adamw.step()
+        """Apply the gradient: torch.optim.AdamW's arithmetic, whose import alone costs seconds.
+
+        Source: AdamW (arXiv 1711.05101); torch.optim._single_tensor_adamw, and its fused kernel on a GPU.
+        """
+        self.steps += 1
+        for low, high, decay in self._segments:
+            flat = [self._flat["master"], self.gradient_P, self._flat["exp_avg"], self._flat["exp_avg_sq"]]
+            parts = [tensor[low:high] for tensor in flat]
+            if self.gradient_P.is_cuda:
+                self._apply_fused(parts, lr=lr, decay=decay)
+            else:
+                self._apply(*parts, lr=lr, decay=decay)
         self._round()
+
+    def _apply(
+        self, master: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, *, lr: float, decay: float
+    ) -> None:
+        beta1, beta2 = self._config.beta1, self._config.beta2
+        master.mul_(1 - lr * decay)
+        mean.lerp_(gradient, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        scale = (1 - beta2**self.steps) ** 0.5
+        below = square.sqrt().div_(scale).add_(self._config.epsilon)
+        master.addcdiv_(mean, below, value=-lr / (1 - beta1**self.steps))
+
+    def _apply_fused(self, parts: list[Tensor], *, lr: float, decay: float) -> None:
+        master, gradient, mean, square = parts
+        torch._fused_adamw_(
+            [master],
+            [gradient],
+            [mean],
+            [square],
+            [],
+            [torch.full((), float(self.steps), device=master.device)],
+            lr=lr,
+            beta1=self._config.beta1,
+            beta2=self._config.beta2,
+            weight_decay=decay,
+            eps=self._config.epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
 
     def _round(self) -> None:
         """Give parameters that are not float32 the masters' new values."""
@@ -161,21 +173,19 @@ class Optimiser:
             if parameter.dtype != torch.float32:
                 parameter.data.copy_(self._places[name].of(self._flat["master"]))
 
+    def part(self, which: str) -> dict[str, Tensor]:
+        """One of `PARTS` by parameter name, float32: views, not copies."""
+        return {name: self._places[name].of(self._flat[which]) for name in sorted(self._places)}
+
     def masters(self) -> dict[str, Tensor]:
         """The float32 masters by parameter name: views, not copies."""
-        return {name: self._places[name].of(self._flat["master"]) for name in sorted(self._places)}
+        return self.part("master")
 
     def state_tensors(self) -> dict[str, Tensor]:
         """All state that an image holds: `master.*`, `exp_avg.*`, `exp_avg_sq.*` (views, float32) and
         `step` (int64, how often the optimiser was applied)."""
-        tensors = {
-            f"{part}.{name}": self._places[name].of(self._flat[part])
-            for part in PARTS
-            for name in sorted(self._places)
-        }
-        counts = [state["step"] for state in self._adamw.state.values()]
-        tensors[STEP] = counts[0].detach().to("cpu", torch.int64)
-        return tensors
+        tensors = {f"{which}.{name}": view for which in PARTS for name, view in self.part(which).items()}
+        return tensors | {STEP: torch.tensor(self.steps, dtype=torch.int64)}
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
@@ -196,7 +206,11 @@ class Optimiser:
                 raise WorkerError(Kind.INVALID, f"load state: {name}: want {want}, got {got}")
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
-        for state in self._adamw.state.values():
-            state["step"].fill_(float(tensors[STEP]))
+        self.loaded(steps=int(tensors[STEP]))
+
+    @torch.no_grad()
+    def loaded(self, *, steps: int) -> None:
+        """Take over what was written into the views of `part`, as the state after `steps` applications."""
+        self.steps = steps
         self._round()
         self.clear()
