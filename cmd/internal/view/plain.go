@@ -1,0 +1,173 @@
+package view
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+)
+
+// progressLines is how many lines a long stage prints on its way.
+const progressLines = 20
+
+// Plain prints a run as lines, each when something changed.
+type Plain struct {
+	w    io.Writer
+	last admin.Status
+}
+
+// NewPlain makes a printer.
+func NewPlain(w io.Writer) *Plain { return &Plain{w: w} }
+
+// Print writes what changed since the last status. Not for concurrent use.
+func (p *Plain) Print(s admin.Status) error {
+	for _, line := range Lines(p.last, s) {
+		if _, err := fmt.Fprintln(p.w, line); err != nil {
+			return runner.Errorf(runner.Unavailable, "print progress: %w", err)
+		}
+	}
+	p.last = s
+	return nil
+}
+
+// Lines gives the lines that tell a reader what changed from one status to the
+// next. It is pure; the first status is compared with the zero one.
+func Lines(last, next admin.Status) (lines []string) {
+	if next.State != last.State && !next.State.Over() {
+		lines = append(lines, stateLine(last, next))
+	}
+	lines = append(lines, stageLines(last, next)...)
+	lines = append(lines, workerLines(last, next)...)
+	lines = append(lines, failureLines(last, next)...)
+	if next.Lineage > last.Lineage && last.Lineage > 0 {
+		lines = append(lines, fmt.Sprintf("restored: lineage %d goes on from step %d", next.Lineage, next.Step))
+	}
+	if c := next.Checkpoint; c != nil && (last.Checkpoint == nil || *c != *last.Checkpoint) {
+		lines = append(lines, fmt.Sprintf("checkpoint %s at step %d", c.Name, c.Step))
+	}
+	if a := next.Acceptance; a != nil && (last.Acceptance == nil || *a != *last.Acceptance) {
+		lines = append(lines, fmt.Sprintf("acceptance %.2f at step %d", *a, next.Step))
+	}
+	for _, r := range next.Degraded {
+		if !slices.Contains(last.Degraded, r) {
+			lines = append(lines, fmt.Sprintf("degraded: %s: %s", r.Name, oneLine(r.Detail, 0)))
+		}
+	}
+	if next.State.Over() && next.State != last.State {
+		lines = append(lines, endLine(next))
+	}
+	return lines
+}
+
+func stateLine(last, next admin.Status) string {
+	if last.State == "" {
+		return fmt.Sprintf("run %s: %s in %s", next.Name, next.State, next.Directory)
+	}
+	return fmt.Sprintf("run %s: %s", next.Name, next.State)
+}
+
+func endLine(s admin.Status) string {
+	line := fmt.Sprintf("run %s: %s", s.Name, s.State)
+	if s.Exit != nil {
+		line += fmt.Sprintf(" with exit %d", *s.Exit)
+	}
+	if s.ExitReason != "" {
+		line += ": " + oneLine(s.ExitReason, 0)
+	}
+	return line
+}
+
+// stageLines tells beginnings, ends and every twentieth part of a stage.
+func stageLines(last, next admin.Status) (lines []string) {
+	for _, s := range next.Stages {
+		before := admin.Stage{State: admin.StageWaiting}
+		if i := slices.IndexFunc(last.Stages, func(o admin.Stage) bool { return o.Name == s.Name }); i >= 0 {
+			before = last.Stages[i]
+		}
+		switch {
+		case s.State == admin.StageWaiting:
+		case s.State != before.State && s.State != admin.StageRunning:
+			lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s: %s%s %s", s.Name, s.State, after(s), figuresOf(s))))
+		case s.State != before.State:
+			lines = append(lines, s.Name+": "+s.State)
+		case s.Total > 0 && s.Done*progressLines/s.Total > before.Done*progressLines/max(before.Total, 1):
+			lines = append(lines, progressLine(s, next))
+		}
+	}
+	return lines
+}
+
+func after(s admin.Stage) string {
+	if s.Seconds < 0.5 {
+		return ""
+	}
+	return " after " + seconds(s.Seconds)
+}
+
+// progressLine is one stage on its way; training shows the run's own figures.
+func progressLine(s admin.Stage, of admin.Status) string {
+	parts := []string{fmt.Sprintf("%s: %s of %s", s.Name, count(s.Done), count(s.Total))}
+	if s.Name == "train" {
+		parts = figure(parts, "loss", "%.4f", of.Loss)
+		parts = figure(parts, "", "%.0f tokens/s", of.TokensPerS)
+	} else if f := figuresOf(s); f != "" {
+		parts = append(parts, f)
+	}
+	if s.ETAS != nil {
+		parts = append(parts, "eta "+seconds(*s.ETAS))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// figuresOf writes a stage's figures by name.
+func figuresOf(s admin.Stage) string {
+	names := make([]string, 0, len(s.Figures))
+	for name := range s.Figures {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%s %.4g", strings.ReplaceAll(name, "_", " "), s.Figures[name])
+	}
+	return strings.Join(names, ", ")
+}
+
+func workerLines(last, next admin.Status) (lines []string) {
+	for _, w := range next.Workers {
+		var before admin.WorkerStatus
+		if i := slices.IndexFunc(last.Workers, func(o admin.WorkerStatus) bool { return o.Name == w.Name }); i >= 0 {
+			before = last.Workers[i]
+		}
+		if w.State == before.State && w.Generation == before.Generation {
+			continue
+		}
+		line := fmt.Sprintf("%s: %s", w.Name, w.State)
+		if w.Generation > 1 {
+			line += fmt.Sprintf(" (generation %d)", w.Generation)
+		}
+		if w.State == "ready" && w.Certificate != nil {
+			c := w.Certificate
+			line += fmt.Sprintf(": certificate with %s, %d dense calls, %d compiles in the second pass", c.Attention, c.DenseCalls, c.SecondPassCompiles)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func failureLines(last, next admin.Status) (lines []string) {
+	for _, f := range next.Failures {
+		if slices.ContainsFunc(last.Failures, func(o runner.Failure) bool {
+			return o.Worker == f.Worker && o.Generation == f.Generation && o.At.Equal(f.At)
+		}) {
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("failure: %s.%d: %s: %s", f.Worker, f.Generation, f.Cause, oneLine(f.Message, 400)))
+		if f.Hint != "" {
+			lines = append(lines, "hint: "+oneLine(f.Hint, 400))
+		}
+	}
+	return lines
+}

@@ -1,0 +1,118 @@
+package view
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func f(x float64) *float64 { return &x }
+
+var (
+	target0  = runner.Worker{Role: runner.Target}
+	drafter0 = runner.Worker{Role: runner.Drafter}
+	drafter1 = runner.Worker{Role: runner.Drafter, Rank: 1}
+)
+
+// midway is a run in the middle of training.
+func midway() admin.Status {
+	return admin.Status{
+		Name: "cpu-tiny", State: admin.Training, Step: 180, StepsTotal: 400, Epoch: 2, Lineage: 1, Directory: "runs/cpu-tiny",
+		Loss: f(1.83214), TokensPerS: f(23123.4),
+		Stages: []admin.Stage{
+			{Name: "environment", State: admin.StageReused},
+			{Name: "target", State: admin.StageDone, Seconds: 123.2, Figures: map[string]float64{"top1": 0.5612}},
+			{Name: "train", State: admin.StageRunning, Done: 180, Total: 400, ETAS: f(38.4), Seconds: 30},
+			{Name: "export", State: admin.StageWaiting},
+		},
+		Workers: []admin.WorkerStatus{
+			{Name: target0, Role: runner.Target, Pid: 10, Generation: 1, State: "ready", Device: "cpu", Order: "produce", SinceMS: 12, RSSBytes: 512 << 20},
+			{Name: drafter0, Role: runner.Drafter, Pid: 11, Generation: 1, State: "ready", Device: "cpu", RSSBytes: 600 << 20},
+			{Name: drafter1, Role: runner.Drafter, Pid: 12, Generation: 2, State: "waiting", Device: "cpu", SinceMS: 3400, RSSBytes: 90 << 20},
+		},
+		Gate:      admin.GateStatus{Width: 1, Holders: []runner.Worker{drafter0}, Queue: []admin.Queued{{Worker: drafter1, WaitedMS: 3400}}},
+		StartedAt: time.Unix(1000, 0), UpdatedAt: time.Unix(1192, 0),
+	}
+}
+
+func TestLines(t *testing.T) {
+	zero, fail := 0, runner.Failure{Worker: drafter1, Generation: 1, Cause: runner.CauseSignal, Message: "killed by\nSIGKILL\u001b[2J", Hint: "see the log", At: time.Unix(5, 0)}
+	cert := &runner.Certificate{Attention: "sdpa"}
+	same := func(*admin.Status) {}
+	cases := []struct {
+		name string
+		from func(*admin.Status) // nil: the zero status
+		to   func(*admin.Status)
+		want []string
+	}{
+		{"the first status", nil, func(s *admin.Status) { s.Workers = nil }, []string{
+			"run cpu-tiny: training in runs/cpu-tiny", "environment: reused", "target: done after 2m03s top1 0.5612", "train: running"}},
+		{"nothing changed", same, same, nil},
+		{"a step that is no twentieth", same, func(s *admin.Status) { s.Stages[2].Done = 199; s.Loss = f(1) }, nil},
+		{"a twentieth of the steps", same, func(s *admin.Status) { s.Stages[2].Done = 200 },
+			[]string{"train: 200 of 400, loss 1.8321, 23123 tokens/s, eta 38s"}},
+		{"a stage ends", same, func(s *admin.Status) { s.Stages[2].State = admin.StageDone }, []string{"train: done after 30s"}},
+		{"a stage fails", same, func(s *admin.Status) { s.Stages[2].State = admin.StageFailed }, []string{"train: failed after 30s"}},
+		{"another stage's progress", func(s *admin.Status) { s.Stages[2].Name = "target" }, func(s *admin.Status) {
+			s.Stages[2] = admin.Stage{Name: "regenerate", State: admin.StageRunning, Done: 350, Total: 700}
+		}, []string{"regenerate: running"}},
+		{"a worker is ready", func(s *admin.Status) { s.Workers[1].State = "warming" }, func(s *admin.Status) { s.Workers[1].Certificate = cert },
+			[]string{"drafter/0: ready: certificate with sdpa, 0 dense calls, 0 compiles in the second pass"}},
+		{"a death", same, func(s *admin.Status) {
+			s.Workers[2].State, s.Failures = "backoff", []runner.Failure{fail}
+		}, []string{"drafter/1: backoff (generation 2)", "failure: drafter/1.1: signal: killed by SIGKILL[2J", "hint: see the log"}},
+		{"the same failure is told once", func(s *admin.Status) { s.Failures = []runner.Failure{fail} }, func(s *admin.Status) { s.Failures = []runner.Failure{fail} }, nil},
+		{"a restore", same, func(s *admin.Status) { s.Lineage, s.Step = 2, 175 }, []string{"restored: lineage 2 goes on from step 175"}},
+		{"a checkpoint", same, func(s *admin.Status) { s.Checkpoint = &admin.CheckpointStatus{Name: "step-180", Step: 180} }, []string{"checkpoint step-180 at step 180"}},
+		{"acceptance", func(s *admin.Status) { s.Acceptance = f(1) }, func(s *admin.Status) { s.Acceptance = f(5.498) }, []string{"acceptance 5.50 at step 180"}},
+		{"degraded", same, func(s *admin.Status) { s.Degraded = []admin.Reason{{Name: "checkpoint", Detail: "disk full"}} }, []string{"degraded: checkpoint: disk full"}},
+		{"stopping", same, func(s *admin.Status) { s.State = admin.Stopping }, []string{"run cpu-tiny: stopping"}},
+		{"the end", same, func(s *admin.Status) { s.State, s.Exit, s.ExitReason = admin.Ended, &zero, "done" }, []string{"run cpu-tiny: ended with exit 0: done"}},
+		{"lost", same, func(s *admin.Status) { s.State = admin.Lost }, []string{"run cpu-tiny: lost"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			last, next := admin.Status{}, midway()
+			if c.from != nil {
+				last = midway()
+				c.from(&last)
+			}
+			c.to(&next)
+			if got := Lines(last, next); strings.Join(got, "\n") != strings.Join(c.want, "\n") {
+				t.Errorf("want\n%s\ngot\n%s", strings.Join(c.want, "\n"), strings.Join(got, "\n"))
+			}
+		})
+	}
+}
+
+// TestProgressOfAnotherStage: a job's own figures are shown.
+func TestProgressOfAnotherStage(t *testing.T) {
+	stage := admin.Stage{Name: "target", State: admin.StageRunning, Done: 340, Total: 700, Figures: map[string]float64{"tokens_per_s": 8000}}
+	last := admin.Status{State: admin.Starting, Stages: []admin.Stage{stage}}
+	stage.Done = 350
+	next := admin.Status{State: admin.Starting, Stages: []admin.Stage{stage}}
+	if got := strings.Join(Lines(last, next), "\n"); got != "target: 350 of 700, tokens per s 8000" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestPlainRemembers(t *testing.T) {
+	var out bytes.Buffer
+	p := NewPlain(&out)
+	for range 2 {
+		if err := p.Print(midway()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(out.String(), "run cpu-tiny"); n != 1 {
+		t.Errorf("want the state once, got %d times:\n%s", n, out.String())
+	}
+}

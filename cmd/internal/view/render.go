@@ -1,0 +1,186 @@
+package view
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/charmbracelet/lipgloss"
+
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+)
+
+// style is the colours, which a renderer leaves out where there are none.
+type style struct {
+	title, dim, good, busy, bad lipgloss.Style
+}
+
+func newStyle(r *lipgloss.Renderer) style {
+	return style{
+		title: r.NewStyle().Bold(true),
+		dim:   r.NewStyle().Faint(true),
+		good:  r.NewStyle().Foreground(lipgloss.Color("2")),
+		busy:  r.NewStyle().Foreground(lipgloss.Color("6")),
+		bad:   r.NewStyle().Foreground(lipgloss.Color("1")),
+	}
+}
+
+// shownFailures is how many of the newest failures have room.
+const shownFailures = 3
+
+// View draws the whole status.
+func (m model) View() string {
+	s := m.status
+	lines := []string{m.head(), ""}
+	for _, stage := range s.Stages {
+		lines = append(lines, m.stage(stage))
+	}
+	if f := m.figures(); f != "" {
+		lines = append(lines, "", "  "+f)
+	}
+	if len(s.Workers) > 0 {
+		lines = append(lines, "")
+	}
+	for _, w := range s.Workers {
+		lines = append(lines, m.worker(w))
+	}
+	if g := m.gate(); g != "" {
+		lines = append(lines, "  "+g)
+	}
+	lines = append(lines, m.troubles()...)
+	lines = append(lines, "", m.style.dim.Render(oneLine("  "+m.foot(), m.width)))
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func (m model) head() string {
+	s := m.status
+	parts := []string{"dflash-runner", s.Name, string(s.State)}
+	if s.Lineage > 1 {
+		parts = append(parts, fmt.Sprintf("lineage %d", s.Lineage))
+	}
+	if !s.StartedAt.IsZero() && s.UpdatedAt.After(s.StartedAt) {
+		parts = append(parts, seconds(s.UpdatedAt.Sub(s.StartedAt).Seconds()))
+	}
+	return m.style.title.Render(oneLine(strings.Join(parts, " · "), m.width))
+}
+
+// stage draws one stage: a mark, its name, and how far it is.
+func (m model) stage(s admin.Stage) string {
+	mark, paint := "○", m.style.dim
+	switch s.State {
+	case admin.StageRunning:
+		mark, paint = "●", m.style.busy
+	case admin.StageDone, admin.StageReused, admin.StageSkipped:
+		mark, paint = "✓", m.style.good
+	case admin.StageFailed:
+		mark, paint = "✗", m.style.bad
+	}
+	text := fmt.Sprintf("%-16s", strings.ReplaceAll(s.Name, "_", " "))
+	switch {
+	case s.State == admin.StageRunning && s.Total > 0:
+		text += m.bar(s)
+	case s.State == admin.StageRunning:
+		text += seconds(s.Seconds)
+	case s.State == admin.StageDone:
+		text += strings.TrimSpace(seconds(s.Seconds) + "  " + figuresOf(s))
+	case s.State != admin.StageWaiting:
+		text += s.State
+	}
+	return "  " + paint.Render(mark) + " " + strings.TrimRight(oneLine(text, m.width-4), " ")
+}
+
+// bar draws progress, with percent, count and time to go.
+func (m model) bar(s admin.Stage) string {
+	width := min(max(m.width-60, 8), 40)
+	done := min(s.Done, s.Total)
+	full := int(done * uint64(width) / s.Total)
+	text := strings.Repeat("━", full) + strings.Repeat("─", width-full)
+	text += fmt.Sprintf(" %3d %%  %s/%s", done*100/s.Total, count(s.Done), count(s.Total))
+	if s.ETAS != nil {
+		text += "  eta " + seconds(*s.ETAS)
+	}
+	if f := figuresOf(s); f != "" {
+		text += "  " + f
+	}
+	return text
+}
+
+func (m model) figures() string {
+	s := m.status
+	if s.Step == 0 && s.Acceptance == nil {
+		return ""
+	}
+	parts := []string{fmt.Sprintf("step %s/%s", count(s.Step), count(s.StepsTotal)), fmt.Sprintf("epoch %d", s.Epoch)}
+	parts = figure(parts, "loss", "%.4f", s.Loss)
+	parts = figure(parts, "held-out", "%.4f", s.HeldoutLoss)
+	parts = figure(parts, "", "%.0f tokens/s", s.TokensPerS)
+	parts = figure(parts, "acceptance", "%.2f", s.Acceptance)
+	return oneLine(strings.Join(parts, " · "), m.width-2)
+}
+
+func (m model) worker(w admin.WorkerStatus) string {
+	paint := m.style.busy
+	switch w.State {
+	case "ready":
+		paint = m.style.good
+	case "lost", "backoff", "failed":
+		paint = m.style.bad
+	}
+	doing := w.Order
+	if doing == "" {
+		doing = w.Phase
+	}
+	if doing != "" || w.State != "ready" {
+		doing = strings.TrimSpace(doing + " " + age(w.SinceMS))
+	}
+	rest := fmt.Sprintf(" %-8s %-20s %10s", oneLine(w.Device, 8), oneLine(doing, 20), bytesText(w.RSSBytes))
+	if w.Generation > 1 {
+		rest += fmt.Sprintf("  generation %d", w.Generation)
+	}
+	return fmt.Sprintf("  %-12s", w.Name) + paint.Render(fmt.Sprintf("%-10s", w.State)) + oneLine(rest, max(m.width-24, 1))
+}
+
+func (m model) gate() string {
+	g := m.status.Gate
+	if len(g.Holders) == 0 && len(g.Queue) == 0 {
+		return ""
+	}
+	parts := []string{fmt.Sprintf("gate %d wide", g.Width)}
+	for _, h := range g.Holders {
+		parts = append(parts, h.String()+" warms up")
+	}
+	for _, q := range g.Queue {
+		parts = append(parts, fmt.Sprintf("%s waits %s", q.Worker, age(q.WaitedMS)))
+	}
+	return oneLine(strings.Join(parts, " · "), m.width-2)
+}
+
+// troubles draws the newest failures and what is degraded.
+func (m model) troubles() (lines []string) {
+	failures := m.status.Failures
+	for _, f := range failures[max(0, len(failures)-shownFailures):] {
+		lines = append(lines, m.style.bad.Render(oneLine(fmt.Sprintf("  ! %s.%d %s: %s", f.Worker, f.Generation, f.Cause, f.Message), m.width)))
+		if f.Hint != "" {
+			lines = append(lines, oneLine("    hint: "+f.Hint, m.width))
+		}
+	}
+	for _, r := range m.status.Degraded {
+		lines = append(lines, m.style.bad.Render(oneLine(fmt.Sprintf("  ! %s: %s", r.Name, r.Detail), m.width)))
+	}
+	if len(lines) > 0 {
+		lines = append([]string{""}, lines...)
+	}
+	return lines
+}
+
+func (m model) foot() string {
+	switch {
+	case m.status.State.Over():
+		return endLine(m.status)
+	case m.stops > 1:
+		return "ending now"
+	case m.stops == 1 || m.status.State == admin.Stopping:
+		return "checkpoint, then a clean end · Ctrl-C again: end now"
+	default:
+		return "Ctrl-C: checkpoint and end · twice: end now"
+	}
+}
