@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_BUCKETS = 3
+MIN_BUCKET = 8  # tokens: room for two documents and padding in warm-up
 _SEED_LIMIT = 1 << 63  # torch takes a signed seed
 
 
@@ -22,7 +23,7 @@ class Role(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TargetConfig:
+class TargetSettings:
     """The frozen model: its directory, dtype, and which layers are captured."""
 
     directory: str
@@ -31,7 +32,7 @@ class TargetConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DrafterConfig:
+class DrafterSettings:
     """The shape of the drafter, in the words of reference/method.md 2 and 8."""
 
     layers: int
@@ -51,7 +52,7 @@ class DrafterConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingConfig:
+class TrainingSettings:
     """Shapes of rows and the optimiser's constants; the learning rate comes with each step."""
 
     buckets: tuple[int, ...]
@@ -79,9 +80,9 @@ class Configuration:
     threads: int
     seed: int
     attention: str
-    target: TargetConfig
-    drafter: DrafterConfig
-    training: TrainingConfig
+    target: TargetSettings
+    drafter: DrafterSettings
+    training: TrainingSettings
     communicator_directory: str
     train_data: str
     heldout_data: str
@@ -115,7 +116,7 @@ def from_message(message: Any) -> Configuration:
         drafter=_drafter(message.drafter),
         training=_training(message.training, message.drafter.block_size),
         communicator_directory=message.communicator_directory,
-        train_data=_named("train_data", message.train_data),
+        train_data=message.train_data,
         heldout_data=message.heldout_data,
         prompts=message.prompts,
     )
@@ -123,7 +124,7 @@ def from_message(message: Any) -> Configuration:
     return configuration
 
 
-def _target(message: Any, target_layers: int) -> TargetConfig:
+def _target(message: Any, target_layers: int) -> TargetSettings:
     """The target's part, its layers within the model and rising."""
     layer_ids = tuple(message.layer_ids)
     if not layer_ids or list(layer_ids) != sorted(set(layer_ids)):
@@ -132,14 +133,14 @@ def _target(message: Any, target_layers: int) -> TargetConfig:
         raise ValueError(
             f"target.layer_ids: want layers below drafter.target_layers {target_layers}, got {layer_ids[-1]}"
         )
-    return TargetConfig(
+    return TargetSettings(
         directory=_named("target.directory", message.directory),
         dtype=_choice("target.dtype", message.dtype, ("float32", "bfloat16")),
         layer_ids=layer_ids,
     )
 
 
-def _drafter(message: Any) -> DrafterConfig:
+def _drafter(message: Any) -> DrafterSettings:
     """The drafter's part: sizes positive, heads grouped, mask token inside the vocabulary."""
     counts = (
         "layers hidden_size intermediate_size heads kv_heads head_dim vocab_size target_layers"
@@ -158,7 +159,7 @@ def _drafter(message: Any) -> DrafterConfig:
         raise ValueError(
             f"drafter.mask_token_id: want below vocab_size {sizes['vocab_size']}, got {message.mask_token_id}"
         )
-    return DrafterConfig(
+    return DrafterSettings(
         **sizes,
         rms_norm_eps=_above_zero("drafter.rms_norm_eps", message.rms_norm_eps),
         rope_theta=_above_zero("drafter.rope_theta", message.rope_theta),
@@ -168,22 +169,22 @@ def _drafter(message: Any) -> DrafterConfig:
     )
 
 
-def _training(message: Any, block_size: int) -> TrainingConfig:
+def _training(message: Any, block_size: int) -> TrainingSettings:
     """The training's part: few buckets, rising, each with room for a block."""
     buckets = tuple(message.buckets)
     if not 1 <= len(buckets) <= MAX_BUCKETS or list(buckets) != sorted(set(buckets)):
         raise ValueError(f"training.buckets: want 1 to {MAX_BUCKETS} lengths, rising, got {list(buckets)}")
-    if buckets[0] < max(2, block_size):
-        raise ValueError(f"training.buckets: want at least drafter.block_size {block_size}, got {buckets[0]}")
-    if not 1 <= message.anchors < buckets[0]:
-        raise ValueError(
-            f"training.anchors: want 1 to {buckets[0] - 1} in rows of {buckets[0]} tokens, got {message.anchors}"
-        )
+    if buckets[0] < max(MIN_BUCKET, block_size):
+        want = f"at least {MIN_BUCKET} and drafter.block_size {block_size}"
+        raise ValueError(f"training.buckets: want {want}, got {buckets[0]}")
+    if not 2 <= message.anchors < buckets[0]:  # two: one that counts and one of padding in warm-up
+        want = f"2 to {buckets[0] - 1} in rows of {buckets[0]} tokens"
+        raise ValueError(f"training.anchors: want {want}, got {message.anchors}")
     betas = {name: _share(f"training.{name}", getattr(message, name)) for name in ("beta1", "beta2")}
     above = ("gamma", "weight_constant", "epsilon", "clip_norm")
     if not 0 <= message.weight_decay < float("inf"):
         raise ValueError(f"training.weight_decay: want 0 or more, got {message.weight_decay}")
-    return TrainingConfig(
+    return TrainingSettings(
         buckets=buckets,
         anchors=message.anchors,
         **{name: _above_zero(f"training.{name}", getattr(message, name)) for name in above},
@@ -197,6 +198,8 @@ def _training(message: Any, block_size: int) -> TrainingConfig:
 def _check_ranks(configuration: Configuration) -> None:
     """Ranks, seed and what only a sum over several drafters needs."""
     c = configuration
+    if c.role is Role.TARGET:
+        _named("train_data", c.train_data)
     if c.world_size < 1:
         raise ValueError(f"world_size: want at least 1, got {c.world_size}")
     if c.generation < 1:
@@ -204,9 +207,8 @@ def _check_ranks(configuration: Configuration) -> None:
     if c.seed >= _SEED_LIMIT:
         raise ValueError(f"seed: want below 2**63, got {c.seed}")
     if c.training.rows_per_step % c.world_size:
-        raise ValueError(
-            f"training.rows_per_step: want a multiple of world_size {c.world_size}, got {c.training.rows_per_step}"
-        )
+        want = f"a multiple of world_size {c.world_size}"
+        raise ValueError(f"training.rows_per_step: want {want}, got {c.training.rows_per_step}")
     if c.role is Role.DRAFTER and c.rank >= c.world_size:
         raise ValueError(f"rank: want below world_size {c.world_size}, got {c.rank}")
     if c.role is Role.DRAFTER and c.world_size > 1 and not c.communicator_directory:

@@ -83,18 +83,20 @@ def kind_of(error: BaseException) -> Kind:
 def is_survivable(error: BaseException) -> bool:
     """Whether a worker may take further orders after `error`.
 
-    A mistake of the peer, a stale order, a lost communicator or a failed allocation leave the
-    worker's state as it was; a bug or a device fault may not, and the process must be replaced.
+    A mistake of the peer, a stale order, a lost communicator or memory that could not be had leave
+    the worker's state as it was; a bug or a device fault may not, and the process must be replaced.
 
     Args:
         error: what ended an order.
 
     Returns:
-        True for a `WorkerError` or a `ValueError` that is neither fatal nor internal, and
-        for memory that could not be had.
+        True for a `WorkerError` that is not fatal, for a `ValueError`, and for what the system
+        refused (memory, disk, a missing file).
 
     Source: design.md 5.4 and 7.4; proto/lane.md `failed`.
     """
+    if isinstance(error, WorkerError):
+        return error.kind is not Kind.FATAL
     return kind_of(error) not in (Kind.FATAL, Kind.INTERNAL)
 
 

@@ -1,0 +1,201 @@
+"""What a target worker measures of a drafter: decoding, plain decoding, held-out loss."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_runner import anchors, decode, head, image, loss
+from dflash_runner.config import Configuration
+from dflash_runner.data import Dataset, read_prompts
+from dflash_runner.errors import Kind, WorkerError
+from dflash_runner.frames import Piece, Prompt
+from dflash_runner.model import Drafter
+from dflash_runner.orders import Evaluate
+from dflash_runner.packing import pack
+from dflash_runner.replies import Evaluated
+from dflash_runner.serving import ServingDrafter
+from dflash_runner.trainer import DTYPES, drafter_config, score
+
+if TYPE_CHECKING:
+    from dflash_runner.target import FrozenTarget
+
+_HELDOUT_EPOCH = 0  # of the anchors' draw: always the same places, so that losses compare
+
+
+class Evaluator:
+    """Keeps the drafter that it was last given, and the texts, so that both ways are compared."""
+
+    def __init__(self, target: FrozenTarget, *, configuration: Configuration) -> None:
+        """Open prompts and held-out data where the configuration names them."""
+        self._target = target
+        self._configuration = configuration
+        self._config = drafter_config(configuration.drafter, configuration.target)
+        self._dtype = DTYPES[configuration.training.compute_dtype]
+        self._prompts = read_prompts(configuration.prompts) if configuration.prompts else None
+        self._heldout = Dataset.open(configuration.heldout_data) if configuration.heldout_data else None
+        self._frozen: head.FrozenHead | None = None
+        self._drafter: Drafter | None = None
+        self._step: int | None = None
+        self._texts: dict[tuple[str, int, int], tuple[int, ...]] = {}
+
+    def evaluate(self, order: Evaluate, *, fd: int | None) -> Evaluated:
+        """What the order asks for.
+
+        Args:
+            order: its range within prompts or samples.
+            fd: the image of the drafter to use from now on, where `nbytes` > 0.
+
+        Raises:
+            WorkerError: invalid, where there is no drafter, no such range, or no such image.
+
+        Source: proto/lane.md `evaluate`.
+        """
+        if fd is not None:
+            self._load(order, fd)
+        if order.what == "loss":
+            return self._loss(order)
+        return self._decode(order)
+
+    def _load(self, order: Evaluate, fd: int) -> None:
+        """Take the drafter from an image."""
+        found, masters = image.read_masters(fd, nbytes=order.nbytes)
+        if found.step != order.step:
+            raise WorkerError(
+                Kind.INVALID, f"evaluate step {order.step}: want its image, got that of step {found.step}"
+            )
+        drafter = Drafter(self._config)
+        want = {name: tensor.shape for name, tensor in drafter.state_dict().items()}
+        if want != {name: tensor.shape for name, tensor in masters.items()}:
+            raise WorkerError(
+                Kind.INVALID, f"evaluate step {order.step}: the image is of a drafter of another shape"
+            )
+        drafter.load_state_dict(masters)
+        self._drafter, self._step = drafter.to(self._dtype).eval().requires_grad_(False), found.step
+        self._texts = {key: text for key, text in self._texts.items() if key[0] == "plain"}
+
+    def _ready(self, order: Evaluate) -> tuple[Drafter, head.FrozenHead]:
+        """The drafter that the order means, and the head it borrows."""
+        if self._drafter is None or self._step != order.step:
+            raise WorkerError(
+                Kind.INVALID, f"evaluate {order.what}: want a drafter of step {order.step}, got {self._step}"
+            )
+        if self._frozen is None:
+            directory = Path(self._configuration.target.directory)
+            self._frozen = head.load(directory, dtype=self._dtype)
+        return self._drafter, self._frozen
+
+    def _decode(self, order: Evaluate) -> Evaluated:
+        """Decode prompts one by one, speculatively or plainly."""
+        prompts_PT = self._range(self._prompts, order, "prompts")
+        if order.new_tokens < 1:
+            raise WorkerError(Kind.INVALID, f"evaluate {order.what}: new_tokens: want at least 1, got 0")
+        run = self._runner(order)
+        results = [self._prompt(order, number, run) for number in range(len(prompts_PT))]
+        return Evaluated(
+            seq=order.seq,
+            step=order.step,
+            what=order.what,
+            tokens=sum(prompt.tokens for prompt in results),
+            forwards=sum(prompt.forwards for prompt in results),
+            busy_us=sum(prompt.busy_us for prompt in results),
+            lossless=all(prompt.equal for prompt in results),
+            numerator=0.0,
+            denominator=0.0,
+            prompts=results,
+        )
+
+    def _runner(self, order: Evaluate) -> Callable[[Tensor], decode.Decoded]:
+        """Decodes one prompt in the way that the order asks for."""
+        model, count = self._target.model, order.new_tokens
+        if order.what == "plain":
+            return lambda prompt_T: decode.plain(model, prompt_P=prompt_T, new_tokens=count)
+        drafter, frozen = self._ready(order)
+        serving = ServingDrafter(drafter, head=frozen)
+        return lambda prompt_T: decode.speculative(
+            model, drafter=serving, prompt_P=prompt_T, new_tokens=count
+        )
+
+    def _prompt(self, order: Evaluate, place: int, run: Callable[[Tensor], decode.Decoded]) -> Prompt:
+        """One prompt's figures; tokens are those that forwards gained, so tokens / forwards is tau."""
+        if self._prompts is None:
+            raise AssertionError("the range was checked")
+        number = order.first + place
+        prompt_T = torch.from_numpy(np.array(self._prompts[number])).long()
+        start = time.perf_counter()
+        decoded = run(prompt_T)
+        busy_us = int((time.perf_counter() - start) * 1e6)
+        self._texts[order.what, number, order.new_tokens] = decoded.tokens
+        other = "decode" if order.what == "plain" else "plain"
+        return Prompt(
+            tokens=sum(decoded.accepted),
+            forwards=decoded.forwards,
+            looping=decode.looping(decoded.tokens),
+            equal=self._texts.get((other, number, order.new_tokens)) == decoded.tokens,
+            busy_us=busy_us,
+        )
+
+    @torch.inference_mode()
+    def _loss(self, order: Evaluate) -> Evaluated:
+        """Teacher-forced loss over held-out samples, each alone in its row, at fixed anchors."""
+        start = time.perf_counter()
+        data = self._heldout
+        lengths = self._range(None if data is None else data.tokens, order, "held-out samples")
+        numerator = denominator = 0.0
+        for number in range(order.first, order.first + len(lengths)):
+            top, bottom = self._score(order, data, number)
+            numerator, denominator = numerator + top, denominator + bottom
+        return Evaluated(
+            seq=order.seq,
+            step=order.step,
+            what=order.what,
+            tokens=int(lengths.sum()),
+            forwards=len(lengths),
+            busy_us=int((time.perf_counter() - start) * 1e6),
+            lossless=False,
+            numerator=numerator,
+            denominator=denominator,
+            prompts=[],
+        )
+
+    def _score(self, order: Evaluate, data: Dataset, number: int) -> tuple[float, float]:
+        """One held-out sample's loss numerator and weight."""
+        drafter, frozen = self._ready(order)
+        length, settings = int(data.tokens[number]), self._configuration.training
+        count = min(int(data.anchors[number]), settings.anchors)
+        piece = Piece(number, 0, 0, length, count)
+        row = pack(data, pieces=[piece], bucket=length)
+        chosen = anchors.draw(
+            row.loss_mask_S,
+            pieces=[piece],
+            seed=self._configuration.seed,
+            epoch=_HELDOUT_EPOCH,
+            places=settings.anchors,
+        )
+        rows = loss.Rows(
+            hidden_BSC=self._target.hidden_states(row)[None].to(self._dtype),
+            tokens_BS=row.tokens_S[None].long(),
+            loss_mask_BS=row.loss_mask_S[None].bool(),
+            documents_BS=row.documents_S[None].long(),
+            anchors_BN=chosen.anchors_N[None],
+            keep_BN=chosen.keep_N[None],
+        )
+        terms = score(drafter, rows=rows, frozen=frozen, gamma=settings.gamma)
+        return float(terms.numerator_B.sum()), float(terms.denominator_B.sum())
+
+    def _range(self, of: np.ndarray | None, order: Evaluate, what: str) -> np.ndarray:
+        """The part of prompts or samples that the order names."""
+        have = 0 if of is None else len(of)
+        if of is None or order.first + order.count > have:
+            raise WorkerError(
+                Kind.INVALID,
+                f"evaluate {order.what}: want {what} {order.first} to {order.first + order.count - 1}, "
+                f"got {have} of them",
+            )
+        return of[order.first : order.first + order.count]

@@ -1,0 +1,319 @@
+"""A drafter's whole state in one file descriptor, laid out as a safetensors file.
+
+The supervisor makes the memfd, of exactly the size that `image_bytes` says, and keeps it: the
+state outlives every worker, and a checkpoint is the same bytes on disk. Each parameter appears
+three times, under `masters.`, `exp_avg.` and `exp_avg_sq.`, always float32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dflash_runner.errors import Kind, WorkerError
+
+FORMAT = "dflash-runner-image/1"
+_KEYS = ("format", "step", "optimizer_step", "chain", "parameters")
+_COUNT_DIGITS = 20  # of the largest u64: the header keeps its size while steps grow
+_PREFIXES = ("masters.", "exp_avg.", "exp_avg_sq.")
+_DTYPES = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """What an image holds. The tensors are the worker's own: a load writes into them.
+
+    The three maps have the same names and shapes; all tensors are contiguous float32.
+    """
+
+    masters: Mapping[str, Tensor]
+    exp_avg: Mapping[str, Tensor]
+    exp_avg_sq: Mapping[str, Tensor]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by its name in the file, in the file's order."""
+        parts = zip(_PREFIXES, (self.masters, self.exp_avg, self.exp_avg_sq), strict=True)
+        return {prefix + name: part[name] for prefix, part in parts for name in sorted(part)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Head:
+    """What an image says of itself."""
+
+    step: int
+    optimizer_step: int
+    chain: bytes
+    parameters: bytes
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> bytes:
+    """SHA-256 over the tensors' names, dtypes, shapes and bytes, in the order of their names.
+
+    Each part is preceded by its length, so no two different sets read alike.
+
+    Args:
+        tensors: on any device; read, never changed.
+
+    Returns:
+        32 bytes.
+
+    Source: design.md 3, I10 (a parameter digest at every image).
+    """
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach()
+        raw = tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+        label = json.dumps([name, _DTYPES[tensor.dtype], list(tensor.shape)]).encode()
+        digest.update(struct.pack("<QQ", len(label), raw.nbytes) + label)
+        digest.update(raw)
+    return digest.digest()
+
+
+def image_bytes(state: State) -> int:
+    """The size of the file that holds `state`, the same at every step.
+
+    Args:
+        state: of the worker.
+
+    Returns:
+        Bytes, header included.
+    """
+    tensors = state.tensors()
+    return len(_header(tensors, _blank())) + sum(t.nbytes for t in tensors.values())
+
+
+def check_size(fd: int, *, nbytes: int, state: State) -> None:
+    """Refuse a descriptor or an order that is not of the image's size.
+
+    Raises:
+        WorkerError: invalid.
+    """
+    _check_size(fd, nbytes, image_bytes(state))
+
+
+def write(fd: int, *, nbytes: int, state: State, head: Head) -> bytes:
+    """The SHA-256 of the image written into `fd`.
+
+    Runs on a thread beside the main one, while nothing changes the state.
+
+    Args:
+        fd: a memfd of exactly `nbytes`, writable; not closed here.
+        nbytes: as ordered.
+        state: what is written.
+        head: step, chain and the digest of the masters.
+
+    Returns:
+        32 bytes, over the whole file.
+
+    Raises:
+        WorkerError: invalid, where the size is not that of the image.
+
+    Source: proto/lane.md `image`.
+    """
+    tensors = state.tensors()
+    header = _header(tensors, head)
+    want = len(header) + sum(t.nbytes for t in tensors.values())
+    _check_size(fd, nbytes, want)
+    with mmap.mmap(fd, nbytes) as mapping:
+        mapping[: len(header)] = header
+        at = len(header)
+        for tensor in tensors.values():
+            # The view must be gone before the mapping is closed, hence no name that outlives the loop.
+            torch.frombuffer(mapping, dtype=torch.float32, count=tensor.numel(), offset=at).copy_(
+                tensor.detach().reshape(-1)
+            )
+            at += tensor.nbytes
+        return hashlib.sha256(mapping).digest()
+
+
+def read(fd: int, *, nbytes: int, state: State, step: int) -> Head:
+    """What the image in `fd` says of itself, its tensors copied into `state`.
+
+    Everything is checked before the first tensor is changed.
+
+    Args:
+        fd: an image; only read, not closed here.
+        nbytes: as ordered.
+        state: of the same shapes as the image's; overwritten.
+        step: that it must be of.
+
+    Returns:
+        The image's head.
+
+    Raises:
+        WorkerError: invalid, where it is not an image of this drafter, or not whole.
+
+    Source: proto/lane.md `load`.
+    """
+    tensors = state.tensors()
+    want = image_bytes(state)
+    _check_size(fd, nbytes, want)
+    with mmap.mmap(fd, nbytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapping:
+        size, head = _parse(mapping, tensors)
+        if head.step != step:
+            raise _invalid(f"step: want {step}, got {head.step}")
+        starts = dict(zip(tensors, _starts(tensors, size), strict=True))
+        masters = {
+            name: _view(mapping, tensor, starts[_PREFIXES[0] + name])
+            for name, tensor in state.masters.items()
+        }
+        got = tensors_digest(masters)
+        del masters
+        if got != head.parameters:
+            raise _invalid(f"parameters: want digest {head.parameters.hex()}, got {got.hex()}")
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(_view(mapping, tensor, starts[name]))
+    return head
+
+
+def read_masters(fd: int, *, nbytes: int) -> tuple[Head, dict[str, Tensor]]:
+    """The head and a copy of the parameters of any image, for a worker that only uses them.
+
+    Args:
+        fd: an image; only read, not closed here.
+        nbytes: as ordered.
+
+    Returns:
+        The head, and float32 tensors on the CPU by the drafter's names.
+
+    Raises:
+        WorkerError: invalid, where it is not a whole image.
+
+    Source: proto/lane.md `evaluate`.
+    """
+    _check_size(fd, nbytes, nbytes)
+    with mmap.mmap(fd, nbytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapping:
+        entries, metadata, size = _json_header(mapping)
+        head = _head(metadata)
+        masters: dict[str, Tensor] = {}
+        for name, entry in entries.items():
+            if not name.startswith(_PREFIXES[0]):
+                continue
+            begin, end = entry["data_offsets"]
+            if entry["dtype"] != "F32" or not 0 <= begin <= end <= nbytes - size or (end - begin) % 4:
+                raise _invalid(f"{name}: want F32 within {nbytes - size} bytes, got {entry}")
+            flat = torch.frombuffer(
+                mapping, dtype=torch.float32, count=(end - begin) // 4, offset=size + begin
+            )
+            masters[name.removeprefix(_PREFIXES[0])] = flat.reshape(entry["shape"]).clone()
+            del flat
+        got = tensors_digest(masters)
+        if got != head.parameters:
+            raise _invalid(f"parameters: want digest {head.parameters.hex()}, got {got.hex()}")
+        return head, masters
+
+
+def _header(tensors: Mapping[str, Tensor], head: Head) -> bytes:
+    """The length and JSON header of the file; its size depends on the tensors alone."""
+    entries: dict[str, Any] = {
+        "__metadata__": {
+            "format": FORMAT,
+            "step": f"{head.step:0{_COUNT_DIGITS}d}",
+            "optimizer_step": f"{head.optimizer_step:0{_COUNT_DIGITS}d}",
+            "chain": head.chain.hex(),
+            "parameters": head.parameters.hex(),
+        }
+    }
+    begin = 0
+    for name, tensor in tensors.items():
+        if tensor.dtype != torch.float32:
+            raise AssertionError(f"{name}: images hold float32, got {tensor.dtype}")
+        end = begin + tensor.nbytes
+        entries[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin = end
+    raw = json.dumps(entries, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 64 + 56)  # tensors start at a multiple of 64: 8 bytes of length come first
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _blank() -> Head:
+    """A head of the right size."""
+    return Head(step=0, optimizer_step=0, chain=bytes(32), parameters=bytes(32))
+
+
+def _parse(mapping: mmap.mmap, tensors: Mapping[str, Tensor]) -> tuple[int, Head]:
+    """The header's size and the head, the header being exactly what `tensors` need."""
+    _, metadata, size = _json_header(mapping)
+    head = _head(metadata)
+    want = _header(tensors, head)
+    if size != len(want) or mapping[:size] != want:
+        raise _invalid("header: want the names, shapes and offsets of this drafter, got others")
+    return size, head
+
+
+def _json_header(mapping: mmap.mmap) -> tuple[dict[str, Any], Mapping[str, Any], int]:
+    """The header's entries, its metadata, and where the tensors start."""
+    (length,) = struct.unpack_from("<Q", mapping)
+    if length > len(mapping) - 8:
+        raise _invalid(f"header: want at most {len(mapping) - 8} bytes, got {length}")
+    try:
+        entries = json.loads(mapping[8 : 8 + length])
+    except ValueError as err:
+        raise _invalid(f"header: {err}") from err
+    metadata = entries.pop("__metadata__", None) if isinstance(entries, dict) else None
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        raise _invalid(f"__metadata__.format: want {FORMAT}, got {metadata}")
+    return entries, metadata, 8 + length
+
+
+def _head(metadata: Mapping[str, Any]) -> Head:
+    """The head that the metadata says."""
+    if tuple(metadata) != _KEYS:
+        raise _invalid(f"__metadata__: want {list(_KEYS)}, got {list(metadata)}")
+    try:
+        head = Head(
+            step=int(metadata["step"]),
+            optimizer_step=int(metadata["optimizer_step"]),
+            chain=bytes.fromhex(metadata["chain"]),
+            parameters=bytes.fromhex(metadata["parameters"]),
+        )
+    except (TypeError, ValueError) as err:
+        raise _invalid(f"__metadata__: {err}") from err
+    if len(head.chain) != 32 or len(head.parameters) != 32:
+        raise _invalid("__metadata__: want digests of 32 bytes")
+    return head
+
+
+def _starts(tensors: Mapping[str, Tensor], size: int) -> Iterable[int]:
+    """Where each tensor's bytes start, in the file's order."""
+    at = size
+    for tensor in tensors.values():
+        yield at
+        at += tensor.nbytes
+
+
+def _view(mapping: mmap.mmap, tensor: Tensor, at: int) -> Tensor:
+    """The file's bytes of one tensor, in its shape; to be dropped before the mapping is closed."""
+    return torch.frombuffer(mapping, dtype=torch.float32, count=tensor.numel(), offset=at).reshape(
+        tensor.shape
+    )
+
+
+def _check_size(fd: int, nbytes: int, want: int) -> None:
+    """The descriptor, the order and the drafter agree on the size."""
+    got = os.fstat(fd).st_size
+    if nbytes != want or got != want or want < 8:
+        raise _invalid(f"size: want {want} bytes, got {nbytes} ordered and {got} in the file")
+
+
+def _invalid(message: str) -> WorkerError:
+    """An image that is refused."""
+    return WorkerError(Kind.INVALID, f"read image: {message}")

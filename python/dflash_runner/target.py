@@ -1,0 +1,240 @@
+"""The target's role: it makes rows of hidden states, and evaluates drafters.
+
+Shapes: S tokens of the row, L captured layers, D hidden size, C = L*D.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from dflash_runner import image
+from dflash_runner.arena import Arena, layout
+from dflash_runner.capture import Capture, decoder_layers
+from dflash_runner.certificate import Certificate, Progress
+from dflash_runner.config import Configuration
+from dflash_runner.data import Dataset
+from dflash_runner.errors import Kind, WorkerError
+from dflash_runner.evaluation import Evaluator
+from dflash_runner.lane import LaneError
+from dflash_runner.orders import Abort, Evaluate, MapArena, Order, Produce, Pull
+from dflash_runner.packing import Packed, pack
+from dflash_runner.replies import Produced
+from dflash_runner.trainer import DTYPES
+from dflash_runner.warmup import Clock, prepare_torch, warm_up
+from dflash_runner.warmup_target import TargetSubject
+from dflash_runner.watch import Watch
+from dflash_runner.worker.role import Built, Send
+
+_SLOT_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
+
+
+class _Enough(Exception):
+    """Ends a forward after the last captured block; never seen outside."""
+
+
+class FrozenTarget:
+    """A causal language model of transformers, and its hidden states of packed rows."""
+
+    def __init__(self, directory: Path, *, dtype: torch.dtype, layer_ids: tuple[int, ...]) -> None:
+        """Read the whole model: evaluation needs all of it.
+
+        Args:
+            directory: config.json and safetensors.
+            dtype: of weights and hidden states.
+            layer_ids: captured, 0-based, rising.
+
+        Raises:
+            WorkerError: not_found or invalid, where the directory holds no such model.
+        """
+        self.model = _read_model(directory, dtype)
+        self.layer_ids = layer_ids
+        self.dtype = dtype
+        self._last = decoder_layers(self.model)[layer_ids[-1]]
+
+    @property
+    def width(self) -> int:
+        """C: elements of hidden states per token."""
+        return len(self.layer_ids) * self.model.config.get_text_config().hidden_size
+
+    @torch.inference_mode()
+    def hidden_states(self, row: Packed) -> Tensor:
+        """hidden_SC of a packed row, every document as if it were alone; zeros at padding.
+
+        Layers above the last captured one do not run.
+
+        Args:
+            row: its documents apart by mask and positions.
+
+        Source: reference/method.md 2 (taps); design.md 2.1.
+        Compile: not compiled; S is static per bucket.
+        """
+        decoder = self.model.get_decoder()
+        with Capture(self.model, layer_ids=self.layer_ids) as capture:
+            stop = self._last.register_forward_hook(_enough)  # after the capture's own hook
+            try:
+                decoder(
+                    input_ids=row.tokens_S[None].long(),
+                    attention_mask=row.causal_mask(),
+                    position_ids=row.positions(),
+                    use_cache=False,
+                )
+                raise AssertionError("the last captured block never ran")
+            except _Enough:
+                hidden_SC = capture.take()[0]
+            finally:
+                stop.remove()
+        return hidden_SC.masked_fill(row.documents_S[:, None] < 0, 0.0)
+
+
+def _enough(_module: nn.Module, _inputs: object, _output: object) -> None:
+    raise _Enough
+
+
+def _read_model(directory: Path, dtype: torch.dtype) -> nn.Module:
+    """The frozen model, in eval mode."""
+    if not (directory / "config.json").is_file():
+        raise WorkerError(
+            Kind.NOT_FOUND,
+            f"load target {directory}: want config.json, got none",
+            hint="target.directory must hold a model saved by transformers",
+        )
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=dtype, attn_implementation="sdpa", local_files_only=True
+        )
+    except (OSError, ValueError, KeyError, json.JSONDecodeError) as err:
+        raise WorkerError(Kind.INVALID, f"load target {directory}: {err}") from err
+    return model.eval().requires_grad_(False)
+
+
+class TargetRole:
+    """The role; see `worker.role.Role` for which thread calls what."""
+
+    def __init__(self, configuration: Configuration, *, started: float) -> None:
+        """Read the model and open the data.
+
+        Args:
+            configuration: of a target.
+            started: `time.perf_counter` before torch was imported.
+        """
+        self._configuration = configuration
+        self._clock = Clock(started)
+        prepare_torch(configuration)
+        import transformers  # noqa: F401 timed as an import, not as the build
+
+        self._clock.lap("import")
+        settings = configuration.target
+        self._data = Dataset.open(configuration.train_data)
+        self._target = FrozenTarget(
+            Path(settings.directory), dtype=DTYPES[settings.dtype], layer_ids=settings.layer_ids
+        )
+        _check_model(self._target, configuration)
+        self._evaluator = Evaluator(self._target, configuration=configuration)
+        self._watch = Watch()
+        self._arenas: dict[int, Arena] = {}  # written by the lane's thread, read by the main one
+        self._clock.lap("build")
+
+    def built(self) -> Built:
+        """The size of a slot; a target trains nothing."""
+        dtype = _SLOT_DTYPES[self._target.dtype]
+        _, slot_bytes = layout(self._configuration.training.buckets[-1], self._target.width, dtype)
+        return Built(
+            parameters=0,
+            parameters_digest=image.tensors_digest(dict(self._target.model.named_parameters())),
+            slot_bytes=slot_bytes,
+            image_bytes=0,
+        )
+
+    def warm_up(self, progress: Callable[[Progress], None]) -> Certificate:
+        """Every bucket through the function that makes rows; see `warmup`."""
+        return warm_up(
+            TargetSubject(self._target, configuration=self._configuration),
+            configuration=self._configuration,
+            watch=self._watch,
+            clock=self._clock,
+            progress=progress,
+        )
+
+    def map_arena(self, order: MapArena, *, fd: int) -> None:
+        """Map the arena that this target writes."""
+        if not order.write:
+            os.close(fd)
+            raise LaneError(f"map arena {order.arena}: a target writes, the order says read")
+        self._arenas[order.arena] = Arena(
+            fd, arena=order.arena, slots=order.slots, slot_bytes=order.slot_bytes, write=True
+        )
+
+    def pull(self, order: Pull, *, send: Send) -> None:  # noqa: ARG002 the role's signature
+        """No order of a target."""
+        raise LaneError(f"pull row {order.row}: a target pulls nothing")
+
+    def interrupt(self, order: Abort) -> None:
+        """No order of a target."""
+        raise LaneError(f"abort step {order.step}: a target has no step")
+
+    def work(self, order: Order, *, fd: int | None, send: Send) -> None:
+        """Do one order and refuse to go on after a compile or a dense call (I3)."""
+        match order:
+            case Produce():
+                reply = self._produce(order)
+            case Evaluate():
+                reply = self._evaluator.evaluate(order, fd=fd)
+            case _:
+                raise LaneError(f"take order: a target takes no {order.__struct_config__.tag}")
+        self._watch.check()
+        send(reply)
+
+    def settle(self) -> None:
+        """Nothing runs beside the main thread."""
+
+    def _produce(self, order: Produce) -> Produced:
+        """Make one row in a slot."""
+        start = time.perf_counter()
+        arena = self._arenas.get(order.arena)
+        if arena is None:
+            raise WorkerError(
+                Kind.INVALID, f"produce row {order.row}: want a mapped arena, got {order.arena}"
+            )
+        if order.bucket not in self._configuration.training.buckets:
+            want = list(self._configuration.training.buckets)
+            raise WorkerError(
+                Kind.INVALID, f"produce row {order.row}: bucket: want one of {want}, got {order.bucket}"
+            )
+        row = pack(self._data, pieces=order.pieces, bucket=order.bucket)
+        handle = arena.write_row(
+            order.slot,
+            version=order.version,
+            row=order.row,
+            tensors={
+                "hidden": self._target.hidden_states(row),
+                "tokens": row.tokens_S,
+                "loss_mask": row.loss_mask_S,
+                "documents": row.documents_S,
+            },
+        )
+        busy_us = int((time.perf_counter() - start) * 1e6)
+        return Produced(seq=order.seq, row=order.row, handle=handle, busy_us=busy_us)
+
+
+def _check_model(target: FrozenTarget, configuration: Configuration) -> None:
+    """The model is the one that the drafter was planned for."""
+    text = target.model.config.get_text_config()
+    drafter = configuration.drafter
+    for name, want, got in (
+        ("hidden_size", text.hidden_size, drafter.hidden_size),
+        ("vocab_size", text.vocab_size, drafter.vocab_size),
+        ("target_layers", text.num_hidden_layers, drafter.target_layers),
+    ):
+        if want != got:
+            raise ValueError(f"configure target: drafter.{name}: want the target's {want}, got {got}")

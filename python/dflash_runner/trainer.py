@@ -1,0 +1,256 @@
+"""The drafter's compute: micro-steps, the sum, the vote's figures, the update.
+
+Everything here runs on the main thread. Warm-up and training call the same functions.
+
+Shapes: S tokens of the row, C = L*D captured width, N anchor places.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dflash_runner import anchors, head, image, loss
+from dflash_runner.attention import sdpa
+from dflash_runner.communicator import Communicator
+from dflash_runner.config import Configuration, DrafterSettings, TargetSettings
+from dflash_runner.frames import Piece
+from dflash_runner.model import Drafter, DrafterConfig
+from dflash_runner.optim import AdamWConfig, Optimiser
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_PARTS = ("master.", "exp_avg.", "exp_avg_sq.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowLoss:
+    """One row's own loss, as the vote carries it."""
+
+    row: int
+    numerator: float
+    denominator: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """What a step came to: own rows, and the reduced weight and norm as float32 values."""
+
+    rows: tuple[RowLoss, ...]
+    weight: float
+    norm: float
+
+    @property
+    def finite(self) -> bool:
+        """Whether every loss and the norm are finite."""
+        own = [value for row in self.rows for value in (row.numerator, row.denominator)]
+        return all(map(math.isfinite, [*own, self.weight, self.norm]))
+
+
+def drafter_config(drafter: DrafterSettings, target: TargetSettings) -> DrafterConfig:
+    """The model's configuration, from the worker's."""
+    return DrafterConfig(
+        layers=drafter.layers,
+        hidden_size=drafter.hidden_size,
+        intermediate_size=drafter.intermediate_size,
+        heads=drafter.heads,
+        kv_heads=drafter.kv_heads,
+        head_dim=drafter.head_dim,
+        vocab_size=drafter.vocab_size,
+        rms_norm_eps=drafter.rms_norm_eps,
+        rope_theta=drafter.rope_theta,
+        block_size=drafter.block_size,
+        mask_token_id=drafter.mask_token_id,
+        target_layer_ids=target.layer_ids,
+        target_layers=drafter.target_layers,
+        max_position_embeddings=drafter.max_position_embeddings,
+    )
+
+
+class Trainer:
+    """A drafter with its optimiser, and one open step."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Build the model from the seed or an exported drafter, its optimiser and the frozen head.
+
+        Raises:
+            WorkerError: the target's or the exported drafter's directory does not fit.
+        """
+        settings = configuration.training
+        self._seed = configuration.seed
+        self._settings = settings
+        self.config = drafter_config(configuration.drafter, configuration.target)
+        self.dtype = DTYPES[settings.compute_dtype]
+        self._head = head.load(Path(configuration.target.directory), dtype=self.dtype)
+        _check_head(self._head, self.config)
+        drafter = _initial(self.config, configuration)
+        exact = {name: p.detach().clone() for name, p in drafter.named_parameters()}
+        self._drafter = drafter.to(self.dtype)
+        self.optimiser = Optimiser(
+            self._drafter,
+            config=AdamWConfig(
+                beta1=settings.beta1,
+                beta2=settings.beta2,
+                epsilon=settings.epsilon,
+                weight_decay=settings.weight_decay,
+            ),
+        )
+        for name, master in self.optimiser.masters().items():
+            master.copy_(exact[name])  # a compute dtype below float32 must not round the masters
+        self._losses: list[tuple[int, Tensor, Tensor]] = []
+
+    @property
+    def attention_layers(self) -> int:
+        """Attention calls of one micro-step."""
+        return self.config.layers
+
+    def micro_step(
+        self,
+        tensors: dict[str, Tensor],
+        *,
+        row: int,
+        epoch: int,
+        pieces: Sequence[Piece],
+        poison: bool = False,
+    ) -> int:
+        """How many anchors the row had, its loss and gradient being added to the open step.
+
+        Args:
+            tensors: `hidden`, `tokens`, `loss_mask`, `documents` of the row.
+            row: its number.
+            epoch: with the pieces, decides the anchors.
+            pieces: of the row, in order.
+            poison: make the loss not a number, on purpose.
+
+        Raises:
+            WorkerError: invalid, where pieces and loss mask do not fit.
+
+        Source: design.md 2.3 (the loss is divided by the constant W0 before the backward).
+        Compile: S and N are static.
+        """
+        chosen = anchors.draw(
+            tensors["loss_mask"], pieces=pieces, seed=self._seed, epoch=epoch, places=self._settings.anchors
+        )
+        rows = loss.Rows(
+            hidden_BSC=tensors["hidden"][None].to(self.dtype),
+            tokens_BS=tensors["tokens"][None].long(),
+            loss_mask_BS=tensors["loss_mask"][None].bool(),
+            documents_BS=tensors["documents"][None].long(),
+            anchors_BN=chosen.anchors_N[None],
+            keep_BN=chosen.keep_N[None],
+        )
+        terms = score(self._drafter, rows=rows, frozen=self._head, gamma=self._settings.gamma)
+        numerator = terms.numerator_B.sum()
+        if poison:
+            numerator = numerator * math.nan
+        (numerator / self._settings.weight_constant).backward()
+        with torch.no_grad():
+            self.optimiser.weight.add_(terms.denominator_B.sum())
+        self._losses.append((row, numerator.detach(), terms.denominator_B.sum()))
+        return int(chosen.keep_N.sum())
+
+    def reduce(self, communicator: Communicator) -> Figures:
+        """The step's figures, its gradient summed over the ranks, rescaled and clipped.
+
+        Args:
+            communicator: open; of one rank where there is one drafter.
+
+        Raises:
+            WorkerError: unavailable, where a peer is gone: the gradient is then undefined.
+
+        Source: design.md 2.3: one sum of gradients and weight, times W0 / weight, norm, clip.
+        """
+        with torch.no_grad():
+            communicator.sum(self.optimiser.gradient_P)
+            if float(self.optimiser.weight) != 0:  # all places weightless: the gradient is zero as it is
+                self.optimiser.rescale(self._settings.weight_constant)
+            norm = self.optimiser.global_norm()
+            self.optimiser.clip(norm, limit=self._settings.clip_norm)
+        rows = tuple(
+            RowLoss(row=row, numerator=float(numerator), denominator=float(denominator))
+            for row, numerator, denominator in self._losses
+        )
+        return Figures(rows=rows, weight=float(self.optimiser.weight), norm=float(norm))
+
+    def apply(self, *, lr: float) -> None:
+        """Apply the reduced gradient and close the step."""
+        self.optimiser.step(lr=lr)
+        self.drop()
+
+    def drop(self) -> None:
+        """Drop the open step's gradient and losses."""
+        self.optimiser.clear()
+        self._losses.clear()
+
+    def state(self) -> image.State:
+        """What an image holds: views of the masters and moments."""
+        tensors = self.optimiser.state_tensors()
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+        masters, exp_avg, exp_avg_sq = map(part, _PARTS)
+        return image.State(masters=masters, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
+
+    def optimizer_step(self) -> int:
+        """How often the optimiser was applied."""
+        return int(self.optimiser.state_tensors()["step"])
+
+    def loaded(self, *, optimizer_step: int) -> None:
+        """The tensors of `state` were overwritten: take their values over, and drop the gradient."""
+        tensors = self.optimiser.state_tensors()
+        tensors["step"] = torch.tensor(optimizer_step, dtype=torch.int64)
+        self.optimiser.load_state_tensors(tensors)
+        self._losses.clear()
+
+    def parameters_digest(self) -> bytes:
+        """SHA-256 of the masters."""
+        return image.tensors_digest(self.optimiser.masters())
+
+
+def score(drafter: Drafter, *, rows: loss.Rows, frozen: head.FrozenHead, gamma: float) -> loss.RowTerms:
+    """The loss terms of rows: the one call site of training, warm-up and held-out loss.
+
+    Args:
+        drafter: with gradients on or off.
+        rows: with their anchors.
+        frozen: the target's embedding and head.
+        gamma: decay of the weights.
+
+    Compile: all dimensions static.
+    """
+    config = drafter.config
+    blocks = loss.blocks(rows, block_size=config.block_size, mask_token_id=config.mask_token_id, gamma=gamma)
+    attend = sdpa(blocks.rule, dtype=rows.hidden_BSC.dtype)
+    return loss.terms(drafter, head=frozen, rows=rows, blocks=blocks, attend=attend)
+
+
+def _initial(config: DrafterConfig, configuration: Configuration) -> Drafter:
+    """A float32 drafter: the exported one of `init_from`, or one drawn from the seed."""
+    if not configuration.drafter.init_from:
+        return Drafter(config).initialise(configuration.seed)
+    from dflash_runner.export import load_drafter
+
+    exported = load_drafter(Path(configuration.drafter.init_from))
+    for field in dataclasses.fields(config):
+        want, got = getattr(config, field.name), getattr(exported.config, field.name)
+        if want != got:
+            raise ValueError(
+                f"init from {configuration.drafter.init_from}: {field.name}: want {want}, got {got}"
+            )
+    return exported.drafter(dtype=torch.float32)
+
+
+def _check_head(frozen: head.FrozenHead, config: DrafterConfig) -> None:
+    """The target's embedding fits the drafter."""
+    want = (config.vocab_size, config.hidden_size)
+    if tuple(frozen.embedding_VD.shape) != want:
+        raise ValueError(
+            f"build drafter: vocab_size, hidden_size: want {tuple(frozen.embedding_VD.shape)} "
+            f"as the target's embedding has, got {want}"
+        )

@@ -1,0 +1,255 @@
+"""Warm-up: every planned shape through the real call site, twice, and the certificate that proves it.
+
+The order of a warm-up: digest the state, first pass over all buckets, compare with the dense oracle
+at a small shape, restore the state, second pass, restore, digest again. On CPU under `attention: sdpa`
+nothing compiles, and the same contract says so: counted, not assumed.
+
+Source: design.md 5; reference/compile.md 9.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dflash_runner.certificate import Certificate, Progress
+from dflash_runner.config import Configuration
+from dflash_runner.image import tensors_digest
+from dflash_runner.watch import AttentionCalls, Watch, graphs
+from dflash_runner.worker import description
+
+PASSES = 2
+CACHE_NONE = "none"  # nothing is compiled under sdpa, so there is no cache to be cold or warm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ran:
+    """What one bucket's run did."""
+
+    gradients: bool  # forward, backward and optimiser ran, and the parameters moved
+    padded_anchors: bool  # the row had anchors that count and anchors that are padding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """How far the real attention is from the dense oracle, and how far it may be."""
+
+    largest: float
+    tolerance: float
+
+
+class Subject(Protocol):
+    """What is warmed up: a role's compute."""
+
+    def run(self, bucket: int) -> Ran:
+        """The real call site at one bucket, as an order would reach it."""
+
+    def oracle(self) -> Difference:
+        """A comparison with loops at a small shape."""
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Everything that a run changes and that must be as before; live tensors."""
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Put copies of `state` back."""
+
+    def shapes(self) -> Mapping[str, object]:
+        """What fixes the shapes, for the fingerprint."""
+
+
+class Clock:
+    """Seconds per phase."""
+
+    def __init__(self, started: float) -> None:
+        """Start at `started`, as `time.perf_counter` gave it."""
+        self.seconds: dict[str, float] = {}
+        self._started = self._at = started
+
+    def lap(self, phase: str) -> float:
+        """The seconds since the last lap, which are put down to `phase`."""
+        now = time.perf_counter()
+        spent, self._at = now - self._at, now
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+        return spent
+
+    def skip(self) -> None:
+        """Put the time since the last lap, in which the gate was waited for, down to nobody."""
+        self._at = time.perf_counter()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pass:
+    """What one pass over all buckets came to."""
+
+    ran: tuple[Ran, ...]
+    compiles: int
+    step_ms: float  # of the longest bucket
+
+
+def prepare_torch(configuration: Configuration) -> None:
+    """Set threads, seeds and determinism, once, before any torch work.
+
+    Source: lab/cpu (bits depend on the number of threads); design.md I7.
+    """
+    torch.set_num_threads(configuration.threads)
+    torch.set_num_interop_threads(1)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and hides no bug here
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(configuration.seed)
+    random.seed(configuration.seed)
+
+
+def warm_up(
+    subject: Subject,
+    *,
+    configuration: Configuration,
+    watch: Watch,
+    clock: Clock,
+    progress: Callable[[Progress], None],
+) -> Certificate:
+    """The certificate of `subject`; afterwards a compile or a dense call is a violation.
+
+    Args:
+        subject: a role's compute; its state is as before when this returns.
+        configuration: of the worker.
+        watch: counting since the role was built.
+        clock: with the laps of import and build.
+        progress: told of every bucket of every pass.
+
+    Raises:
+        WorkerError: fatal, where flex attention ran dense.
+    """
+    clock.skip()
+    saved = {name: tensor.detach().clone() for name, tensor in subject.state().items()}
+    generators = _generators()
+    before = _digest(subject)
+    graphs_before, cache_before = graphs(), _cache_counts()
+    with AttentionCalls() as attention:
+        first = _run_pass(subject, configuration, watch, progress, phase="first_pass")
+    clock.lap("first_pass")
+    progress(Progress(phase="oracle", done=0, total=1))
+    difference = subject.oracle()
+    progress(Progress(phase="oracle", done=1, total=1))
+    clock.lap("oracle")
+    _restore(subject, saved, generators)
+    with attention:
+        second = _run_pass(subject, configuration, watch, progress, phase="second_pass")
+    clock.lap("second_pass")
+    _restore(subject, saved, generators)
+    after = _digest(subject)
+    watch.seal()
+    hits, misses = (now - then for now, then in zip(_cache_counts(), cache_before, strict=True))
+    seconds = {**clock.seconds, "total": sum(clock.seconds.values())}
+    ran = first.ran + second.ran
+    return Certificate(
+        fingerprint=fingerprint(configuration, subject.shapes()),
+        attention=configuration.attention,
+        buckets=configuration.training.buckets,
+        passes=PASSES,
+        graphs=graphs() - graphs_before,
+        cache=CACHE_NONE if graphs() == graphs_before else ("warm" if misses == 0 else "cold"),
+        cache_hits=hits,
+        cache_misses=misses,
+        seconds=seconds,
+        kernels=tuple(sorted(attention.calls)),
+        attention_calls=sum(attention.calls.values()),
+        dense_calls=watch.dense_calls,
+        first_pass_compiles=first.compiles,
+        second_pass_compiles=second.compiles,
+        peak_bytes=description.peak_bytes(),
+        step_ms=second.step_ms,
+        digest_before=before,
+        digest_after=after,
+        dense_difference=difference.largest,
+        dense_tolerance=difference.tolerance,
+        device=configuration.device,
+        torch=torch.__version__,
+        environment=description.relevant_environment(),
+        gradients=all(one.gradients for one in ran),
+        padded_anchors=all(one.padded_anchors for one in ran),
+    )
+
+
+def fingerprint(configuration: Configuration, shapes: Mapping[str, object]) -> str:
+    """SHA-256, in hex, of all that decides which kernels this worker needs.
+
+    Args:
+        configuration: its rank, seed and paths play no part: peers share a fingerprint.
+        shapes: of the subject.
+    """
+    facts = {
+        "role": configuration.role.value,
+        "device": configuration.device,
+        "threads": configuration.threads,
+        "attention": configuration.attention,
+        "training": asdict(configuration.training),
+        "shapes": dict(shapes),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _run_pass(
+    subject: Subject,
+    configuration: Configuration,
+    watch: Watch,
+    progress: Callable[[Progress], None],
+    *,
+    phase: str,
+) -> _Pass:
+    """One run of every bucket, in order."""
+    compiles = watch.compiles
+    buckets = configuration.training.buckets
+    ran, step_ms = [], 0.0
+    for done, bucket in enumerate(buckets):
+        progress(Progress(phase=phase, bucket=bucket, done=done, total=len(buckets)))
+        start = time.perf_counter()
+        ran.append(subject.run(bucket))
+        step_ms = (time.perf_counter() - start) * 1000
+    progress(Progress(phase=phase, bucket=buckets[-1], done=len(buckets), total=len(buckets)))
+    return _Pass(ran=tuple(ran), compiles=watch.compiles - compiles, step_ms=step_ms)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Generators:
+    """The state of every generator of random numbers that a run might use."""
+
+    torch_state: Tensor
+    python_state: object
+
+
+def _generators() -> _Generators:
+    return _Generators(torch_state=torch.get_rng_state(), python_state=random.getstate())
+
+
+def _restore(subject: Subject, saved: Mapping[str, Tensor], generators: _Generators) -> None:
+    """Parameters, optimiser state and generators as they were."""
+    subject.restore(saved)
+    torch.set_rng_state(generators.torch_state)
+    random.setstate(generators.python_state)  # type: ignore[arg-type]
+
+
+def _digest(subject: Subject) -> bytes:
+    """SHA-256 of parameters, optimiser state and generators."""
+    python = torch.frombuffer(bytearray(repr(random.getstate()).encode()), dtype=torch.uint8)
+    generators = {"rng.torch": torch.get_rng_state(), "rng.python": python}
+    return tensors_digest({**subject.state(), **generators})
+
+
+def _cache_counts() -> tuple[int, int]:
+    """Hits and misses of the compiler's cache so far."""
+    from torch._dynamo.utils import counters
+
+    inductor = counters["inductor"]
+    return int(inductor["fxgraph_cache_hit"]), int(inductor["fxgraph_cache_miss"])
