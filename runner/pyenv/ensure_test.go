@@ -20,6 +20,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // tiny is a lock of one small package, with the hashes of the real one.
 func tiny(t *testing.T) Spec {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("makes an environment, which takes several seconds")
+	}
 	i := bytes.Index(python.Requirements, []byte("\niniconfig=="))
 	if i < 0 {
 		t.Fatal("the lock has no iniconfig any more: name another small package here")

@@ -13,6 +13,7 @@ var (
 		"Failed to fetch", "error sending request", "dns error", "Connection refused", "Connection reset", "timed out", "NewConnectionError",
 		"ConnectTimeout", "ReadTimeout", "Temporary failure in name resolution", "Network is unreachable", "ProxyError",
 		"Could not connect", "client error (Connect)", "connection broken",
+		"(from versions: none)", // pip says no more than this without retries
 	}
 	traceCertificate = []string{"CERTIFICATE_VERIFY_FAILED", "invalid peer certificate", "UnknownIssuer", "certificate verify failed"}
 	traceDisk        = []string{"No space left on device", "os error 28", "Disk quota exceeded"}

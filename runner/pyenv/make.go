@@ -226,6 +226,9 @@ type downloads struct {
 }
 
 func (d *downloads) line(s string) {
+	if strings.HasPrefix(s, " + ") {
+		return // the list of what was installed: the lock says the same
+	}
 	if m := downloadLine.FindStringSubmatch(s); m != nil {
 		if d.size == nil {
 			d.size = map[string]uint64{}
