@@ -8,6 +8,9 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 )
 
+// stepMagic begins the canonical bytes, and carries their version.
+const stepMagic = "dflash-runner step 1\n"
+
 // Step is a step plan with everything that its rows hold.
 type Step struct {
 	Plan runner.StepPlan
@@ -20,7 +23,7 @@ type Step struct {
 // learning rate is its bits.
 func AppendStep(b []byte, s Step) []byte {
 	le := binary.LittleEndian
-	b = append(b, "dflash-runner step 1\n"...)
+	b = append(b, stepMagic...)
 	b = le.AppendUint64(b, uint64(s.Plan.Step))
 	b = le.AppendUint32(b, s.Plan.Epoch)
 	b = le.AppendUint64(b, math.Float64bits(s.Plan.LR))
@@ -73,4 +76,75 @@ func (s Step) Without(row runner.Row) (out Step, ok bool) {
 		}
 	}
 	return out, ok && row != 0
+}
+
+// ParseStep reads what AppendStep appended and gives the rest of b. Bytes that
+// AppendStep would not have written are refused.
+func ParseStep(b []byte) (s Step, rest []byte, err error) {
+	r := reader{b: b}
+	if string(r.take(uint64(len(stepMagic)))) != stepMagic {
+		return s, nil, runner.Errorf(runner.Invalid, "read step plan: want %q first", stepMagic)
+	}
+	s.Plan = runner.StepPlan{Step: runner.Step(r.u64()), Epoch: r.u32(), LR: math.Float64frombits(r.u64())}
+	s.Plan.Rows = make([][]runner.Row, r.count(4))
+	for i := range s.Plan.Rows {
+		s.Plan.Rows[i] = make([]runner.Row, r.count(8))
+		for j := range s.Plan.Rows[i] {
+			s.Plan.Rows[i][j] = runner.Row(r.u64())
+		}
+	}
+	if n := r.count(20); n > 0 {
+		s.Rows = make([]runner.RowPlan, n)
+	}
+	for i := range s.Rows {
+		s.Rows[i] = runner.RowPlan{Row: runner.Row(r.u64()), Epoch: r.u32(), Bucket: r.u32()}
+		s.Rows[i].Pieces = make([]runner.Piece, r.count(20))
+		for j := range s.Rows[i].Pieces {
+			s.Rows[i].Pieces[j] = runner.Piece{Sample: runner.Sample(r.u32()), Draw: r.u32(), Start: r.u32(), Tokens: r.u32(), Anchors: r.u32()}
+		}
+	}
+	if r.short {
+		return Step{}, nil, runner.Errorf(runner.Invalid, "read step plan: %d bytes end within it", len(b))
+	}
+	return s, r.b, nil
+}
+
+// reader takes values off a byte slice; short is set once it did not hold one.
+type reader struct {
+	b     []byte
+	short bool
+}
+
+func (r *reader) take(n uint64) []byte {
+	if n > uint64(len(r.b)) {
+		r.short, r.b = true, nil
+		return nil
+	}
+	out := r.b[:n]
+	r.b = r.b[n:]
+	return out
+}
+
+func (r *reader) u32() uint32 {
+	if b := r.take(4); b != nil {
+		return binary.LittleEndian.Uint32(b)
+	}
+	return 0
+}
+
+func (r *reader) u64() uint64 {
+	if b := r.take(8); b != nil {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+// count reads a list's length and refuses one that the bytes left cannot hold.
+func (r *reader) count(size uint64) uint32 {
+	n := r.u32()
+	if uint64(n)*size > uint64(len(r.b)) {
+		r.short, r.b = true, nil
+		return 0
+	}
+	return n
 }
