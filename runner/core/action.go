@@ -40,6 +40,8 @@ type (
 		Cause   runner.Cause
 		Message string
 		Hint    string
+		// Traceback is what the worker said of its error, where it said it.
+		Traceback []string
 	}
 )
 

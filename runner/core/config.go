@@ -28,6 +28,8 @@ type Config struct {
 	Manifest     runner.Digest
 	Excluded     []rows.Exclusion
 	Resume       *Resume // nil in a new run
+
+	without protections // all in force outside the search's tests
 }
 
 // Worker is one worker and where it runs.
@@ -92,4 +94,7 @@ type Resume struct {
 	Checkpoints []runner.CheckpointRecord // those whose directories are there, by step
 	Evaluations []runner.EvaluationRecord // all of the surviving lineage
 	Rows        uint64                    // rows committed through step Committed
+	Samples     uint64                    // likewise: pieces of those rows
+	Tokens      uint64                    // likewise
+	Skipped     uint64                    // rows skipped in the surviving lineage
 }

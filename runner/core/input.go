@@ -78,7 +78,8 @@ type (
 	// JournalFailed says that appending or syncing failed. No further record
 	// can be trusted to be written: the run ends.
 	JournalFailed struct{ Err error }
-	// Arranged answers Arrange. Nothing of it was checked: the core does.
+	// Arranged answers Arrange. drive has checked it; samples that the planner
+	// refuses all the same end the run.
 	Arranged struct {
 		Epoch   uint32
 		Samples []runner.Sample

@@ -1,0 +1,108 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// publishing is the checkpoint being written, one at a time.
+type publishing struct {
+	image  ImageID // 0: none
+	failed runner.Step
+}
+
+// checkpointDue reports whether the state at step n must be published.
+func (c *Core) checkpointDue(n runner.Step) bool {
+	if n == 0 || c.publish.failed == n || c.onDisk(n) {
+		return false
+	}
+	return every(n, c.cfg.Checkpoint) || c.over(n+1) || c.end.on && !c.end.quick
+}
+
+func (c *Core) onDisk(n runner.Step) bool {
+	for _, d := range c.disk {
+		if d.Step == n && !d.bad {
+			return true
+		}
+	}
+	return false
+}
+
+// checkpointing publishes images that were promised a checkpoint, once the
+// journal is durable through their commit (rule 7).
+func (c *Core) checkpointing() bool {
+	if c.publish.image != 0 || c.end.on && c.end.quick {
+		return false
+	}
+	for i := range c.images {
+		im := &c.images[i]
+		if im.state != valid || !im.publish && !im.best {
+			continue
+		}
+		if c.journal.durable < im.commit && !c.cfg.without.durableFirst {
+			c.sync(im.commit)
+			continue
+		}
+		c.publish.image = im.id
+		c.do(Publish{Image: im.id, Step: im.step, Digest: im.digest, Chain: im.chain, Best: im.best})
+		return true
+	}
+	return false
+}
+
+func (c *Core) published(in Published) {
+	im := c.imageAt(in.Image)
+	if im == nil || c.publish.image != in.Image {
+		return
+	}
+	c.publish.image = 0
+	best := im.best
+	im.publish, im.best = false, false
+	if in.Err != nil {
+		c.publish.failed = im.step
+		c.figures.degrade(fmt.Sprintf("checkpoint of step %d failed: %v", im.step, in.Err))
+		c.emit(runner.Event{Level: runner.Alarm, Name: "checkpoint failed", Step: im.step, Message: in.Err.Error(), Hint: runner.HintOf(in.Err)})
+		return
+	}
+	c.figures.checkpointed()
+	rec := runner.CheckpointRecord{Step: im.step, Name: in.Name, Image: im.digest, Chain: im.chain, Best: best}
+	c.append(rec)
+	c.sync(c.journal.number)
+	c.disk = slices.DeleteFunc(c.disk, func(d checkpoint) bool { return d.Name == in.Name })
+	c.disk = append(c.disk, checkpoint{CheckpointRecord: rec})
+	c.emit(runner.Event{Level: runner.Info, Name: "checkpoint published", Step: im.step, Message: in.Name})
+	c.thin()
+}
+
+// thin removes checkpoints that are neither among the last ones nor the best.
+func (c *Core) thin() {
+	slices.SortStableFunc(c.disk, func(a, b checkpoint) int { return int(a.Step) - int(b.Step) })
+	best := -1
+	for i, d := range c.disk {
+		if d.Best && (best < 0 || d.Step == c.figures.bestStep) {
+			best = i
+		}
+	}
+	keep := max(1, c.cfg.KeepLast)
+	c.disk = c.keepDisk(func(i int) bool { return i == best || i >= len(c.disk)-keep })
+}
+
+func (c *Core) keepDisk(keep func(int) bool) (kept []checkpoint) {
+	for i, d := range c.disk {
+		if keep(i) {
+			kept = append(kept, d)
+		} else {
+			c.do(Unpublish{Name: d.Name})
+		}
+	}
+	return kept
+}
+
+// takeCheckpoints takes over the checkpoints of an earlier life.
+func (c *Core) takeCheckpoints(r *Resume) {
+	for _, rec := range r.Checkpoints {
+		c.disk = append(c.disk, checkpoint{CheckpointRecord: rec})
+	}
+}

@@ -1,0 +1,168 @@
+package core
+
+import (
+	"fmt"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/gate"
+	"github.com/dflash-runner/dflash-runner/runner/lease"
+	"github.com/dflash-runner/dflash-runner/runner/life"
+	"github.com/dflash-runner/dflash-runner/runner/step"
+)
+
+// keepFailures bounds the failures kept for status.
+const keepFailures = 50
+
+// move lets an event happen to a worker's life.
+func (c *Core) move(w *worker, e life.Event) bool {
+	b := life.Budget{Deaths: c.cfg.Restart.Budget, Decay: c.cfg.Restart.Decay, Base: c.cfg.Restart.Base, Cap: c.cfg.Restart.Cap}
+	next, ok := life.Next(w.life, e, c.now, b)
+	w.life = next
+	return ok
+}
+
+// admit lets an event happen at the gate, and warms up whom it lets in.
+func (c *Core) admit(e gate.Event, l runner.Life) {
+	g, in := gate.Next(c.gate, e, l, c.now)
+	c.gate = g
+	for _, l := range in {
+		if w := c.find(l); w != nil && c.move(w, life.Admitted) {
+			c.do(WarmUp{Life: l})
+		}
+	}
+}
+
+// kill ends a life: from now on nothing is believed of it, but its slots, its
+// place at the gate and its device stay taken until it is reaped.
+func (c *Core) kill(w *worker, cause runner.Cause, message, hint string) {
+	c.killFor(w, Kill{Cause: cause, Message: message, Hint: hint})
+}
+
+func (c *Core) killFor(w *worker, k Kill) {
+	if !w.life.State.Running() || w.killed {
+		return
+	}
+	w.killed = true
+	k.Life = w.current()
+	c.do(k)
+	c.lose(w)
+}
+
+// lose is told once of each life that ends before it was drained.
+func (c *Core) lose(w *worker) {
+	l := w.current()
+	if !c.move(w, life.Lose) {
+		return
+	}
+	c.admit(gate.Lose, l)
+	c.ledger.ApplyAll(lease.Lose, l)
+	c.forsake(w)
+	if w.id.Role == runner.Drafter {
+		c.stepEvent(step.Event{Kind: step.Lose, Rank: w.id.Rank})
+	}
+}
+
+// forsake forgets what a life held and what it was asked to do for others.
+func (c *Core) forsake(w *worker) {
+	w.has, w.at, w.buffers, w.micro, w.sent = false, 0, [2]buffer{}, 0, false
+	w.maps, w.plain = nil, false
+	c.imageLost(w)
+	c.evaluationLost(w)
+}
+
+func (c *Core) laneClosed(in LaneClosed) {
+	if w := c.find(in.Life); w != nil && w.life.State != life.Draining {
+		c.kill(w, runner.CauseProtocol, "its lane closed", "")
+	}
+}
+
+func (c *Core) unfit(in Unfit) {
+	if w := c.find(in.Life); w != nil {
+		c.kill(w, in.Cause, in.Message, in.Hint)
+	}
+}
+
+// exited is the reap: nothing of the life runs any more.
+func (c *Core) exited(in Exited) {
+	w := c.find(in.Life)
+	if w == nil || !w.life.State.Running() {
+		return
+	}
+	if in.Failure != nil || w.life.State != life.Draining {
+		c.lose(w)
+	}
+	w.orders, w.killed = nil, false
+	c.ledger.ApplyAll(lease.Reap, in.Life)
+	c.move(w, life.Reap)
+	if w.life.State == life.Gone {
+		c.forsake(w)
+	}
+	c.admit(gate.Reap, in.Life)
+	c.report(w, in.Failure)
+	if w.life.State == life.Failed {
+		c.gaveUp(w)
+	}
+}
+
+// report tells people of an end, once.
+func (c *Core) report(w *worker, f *runner.Failure) {
+	if f == nil {
+		c.emit(of(w, runner.Info, "worker ended", ""))
+		return
+	}
+	if w.life.State == life.Gone || c.end.on && f.ForcedBySelf {
+		c.emit(of(w, runner.Info, "worker ended", f.Message))
+		return
+	}
+	if c.figures.failures = append(c.figures.failures, *f); len(c.figures.failures) > keepFailures {
+		c.figures.failures = c.figures.failures[1:]
+	}
+	e := of(w, runner.Alarm, "worker died", f.Message)
+	e.Failure, e.Hint = f, f.Hint
+	c.emit(e)
+}
+
+// gaveUp decides what a worker that failed for good means for the run.
+func (c *Core) gaveUp(w *worker) {
+	if c.end.on {
+		return // it was ended on purpose
+	}
+	why := fmt.Sprintf("%v died %d times, more than its restart budget of %d bears", w.id, w.life.Strikes, c.cfg.Restart.Budget)
+	c.emit(of(w, runner.Alarm, "worker failed for good", why))
+	if w.id.Role == runner.Drafter {
+		c.finish(runner.ExitFailed, why, false)
+		return
+	}
+	for _, i := range c.targets {
+		if c.workers[i].life.State != life.Failed {
+			return // others go on
+		}
+	}
+	c.finish(runner.ExitFailed, why, false)
+}
+
+// startLife starts a worker, or starts it again.
+func (c *Core) startLife(w *worker) {
+	if c.move(w, life.Start) {
+		w.seq, w.blame, w.refused, w.orders = 0, 0, 0, nil
+		w.certificate, w.evaluated = runner.Certificate{}, false
+		c.do(Launch{Life: w.current()})
+	}
+}
+
+// restart starts the workers whose backoff is over.
+func (c *Core) restart() (acted bool) {
+	for i := range c.workers {
+		w := &c.workers[i]
+		if w.life.State == life.Backoff && !c.now.Before(w.life.Until) && c.needed(w) {
+			c.startLife(w)
+			acted = true
+		}
+	}
+	return acted
+}
+
+// needed reports whether a worker is still of use to a run that is ending.
+func (c *Core) needed(w *worker) bool {
+	return !c.end.on || !c.end.quick && w.id.Role == runner.Target && len(c.evals) > 0
+}

@@ -1,0 +1,197 @@
+package core
+
+import (
+	"slices"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/lease"
+	"github.com/dflash-runner/dflash-runner/runner/life"
+	"github.com/dflash-runner/dflash-runner/runner/rows"
+	"github.com/dflash-runner/dflash-runner/runner/step"
+)
+
+// limit is the last step of the run, as far as it is known.
+func (c *Core) limit() runner.Step {
+	n := c.cfg.Steps
+	if c.exhausted && (n == 0 || c.planned < n) {
+		n = c.planned
+	}
+	return n
+}
+
+// over reports whether step n is past the run's last.
+func (c *Core) over(n runner.Step) bool {
+	l := c.limit()
+	return n > l && (l != 0 || c.exhausted)
+}
+
+// planOf gives step plan n, or nil when it is not made yet.
+func (c *Core) planOf(n runner.Step) *plan {
+	if len(c.plans) == 0 || n < c.plans[0].Plan.Step || n > c.planned {
+		return nil
+	}
+	return &c.plans[n-c.plans[0].Plan.Step]
+}
+
+// planning makes the next step plan when the open step has none, or when a
+// target would idle for want of rows.
+func (c *Core) planning() bool {
+	if c.end.on || c.restore.wanted || c.over(c.planned+1) {
+		return false
+	}
+	if c.planOf(c.decided+1) != nil && !c.starved() {
+		return false
+	}
+	if s, ok := c.planner.Next(); ok {
+		c.addPlan(s)
+		return true
+	}
+	if c.asked {
+		return false
+	}
+	epoch, left := c.planner.Wanted()
+	if left == 0 || c.cfg.Epochs > 0 && epoch > c.cfg.Epochs {
+		c.exhausted = true
+		return true
+	}
+	c.asked = true
+	c.do(Arrange{Epoch: epoch, Count: min(left, c.planner.Horizon(c.cfg.HorizonSteps)), Left: left})
+	return true
+}
+
+// starved reports whether a target could make a row that is not planned.
+func (c *Core) starved() bool {
+	if len(c.freeTargets(0)) == 0 {
+		return false
+	}
+	_, _, ok := c.unproduced()
+	return !ok
+}
+
+func (c *Core) addPlan(s rows.Step) {
+	if c.cfg.without.reusedPlans {
+		s.Plan.Step = c.planned + 1
+	}
+	prev := c.chain
+	if p := c.planOf(c.planned); p != nil {
+		prev = p.Chain
+	}
+	p := plan{PlanRecord: runner.PlanRecord{Plan: s.Plan, Rows: s.Rows, Chain: rows.Chain(prev, s)}}
+	c.planned = s.Plan.Step
+	p.number = c.append(p.PlanRecord)
+	c.plans = append(c.plans, p)
+}
+
+func (c *Core) arranged(in Arranged) {
+	if !c.asked {
+		return
+	}
+	c.asked = false
+	if c.end.on {
+		return
+	}
+	if err := c.planner.Feed(in.Epoch, in.Samples); err != nil {
+		c.finish(runner.ExitFailed, "arrange samples: "+err.Error(), false)
+		return
+	}
+	c.append(runner.ArrangeRecord{Epoch: in.Epoch, Samples: slices.Clone(in.Samples)})
+}
+
+// unproduced gives the lowest row of an undecided step that is nowhere: in no
+// slot, in no buffer of its rank, and not trained in the open attempt.
+func (c *Core) unproduced() (runner.RowPlan, runner.Step, bool) {
+	for n := c.decided + 1; n <= c.planned && !c.over(n); n++ {
+		p := c.planOf(n)
+		for i := range p.Rows {
+			row := p.Rows[i].Row
+			rank, micro := p.at(row)
+			if _, _, ok := c.ledger.Find(row); ok || c.rank(rank).buffered(row) || c.spent(n, rank, micro) {
+				continue
+			}
+			return p.Rows[i], n, true
+		}
+	}
+	return runner.RowPlan{}, 0, false
+}
+
+// at gives the place that trains a row of the plan.
+func (p *plan) at(row runner.Row) (rank, micro int) {
+	for rank := range p.Plan.Rows {
+		for micro, r := range p.Plan.Rows[rank] {
+			if r == row {
+				return rank, micro
+			}
+		}
+	}
+	panic("core: a plan does not place its row") // rows.Planner and the journal's reader both check this
+}
+
+// spent reports whether a place's row was trained, or is in training, in the
+// open attempt: nothing needs it any more unless that is aborted.
+func (c *Core) spent(n runner.Step, rank, micro int) bool {
+	return c.step.Phase == step.Open && n == c.step.N && micro < c.rank(rank).micro
+}
+
+// freeTargets gives the targets that may take a produce order now. rowStep is
+// the step of the row at hand, or 0 for one that is not known yet: a row of
+// the open step also takes the place of the full slot with the highest row.
+func (c *Core) freeTargets(rowStep runner.Step) (free []*worker) {
+	for _, t := range c.targets {
+		w := &c.workers[t]
+		if w.life.State != life.Ready || !w.mapped(w.arena) || w.waits(is[runner.Produce]) || w.waits(is[runner.Evaluate]) {
+			continue
+		}
+		if _, _, ok := c.ledger.FreeOf(w.id); ok {
+			free = append(free, w)
+		} else if rowStep != 0 && rowStep == c.decided+1 && !c.cfg.without.dropHighest {
+			if _, s, ok := c.ledger.HighestFull(w.id); ok && c.lessUrgent(s.Row) {
+				free = append(free, w)
+			}
+		}
+	}
+	return free
+}
+
+// lessUrgent reports whether a row in a slot belongs to no undecided step, or
+// to one later than the open one.
+func (c *Core) lessUrgent(row runner.Row) bool {
+	if p := c.planOf(c.decided + 1); p != nil {
+		for _, r := range p.Rows {
+			if r.Row == row {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// produce orders a row from a target, after making room for it.
+func (c *Core) produce(w *worker, row runner.RowPlan) {
+	at, s, ok := c.ledger.FreeOf(w.id)
+	if !ok {
+		drop, full, _ := c.ledger.HighestFull(w.id)
+		c.must(c.ledger.Apply(drop, lease.Event{Kind: lease.Drop}))
+		e := of(w, runner.Warn, "row dropped", "a row of the open step needs its slot")
+		e.Row = full.Row
+		c.emit(e)
+		at, s, _ = c.ledger.FreeOf(w.id)
+	}
+	c.must(c.ledger.Apply(at, lease.Event{Kind: lease.Write, Life: w.current(), Row: row.Row}))
+	w.evaluated = false
+	c.send(w, runner.Produce{RowPlan: row, Slot: at, Version: s.Version}, oneTurn, 0)
+}
+
+func (c *Core) produced(w *worker, o runner.Produce, r runner.Produced) bool {
+	if r.Row != o.Row {
+		return false
+	}
+	return c.ledger.Apply(o.Slot, lease.Event{Kind: lease.Fill, Life: w.current(), Handle: r.Handle}) == nil
+}
+
+// must stops on a broken ledger: it is a bug of the core, and going on could
+// hand out bytes that somebody still writes.
+func (c *Core) must(err error) {
+	if err != nil {
+		panic("core: " + err.Error())
+	}
+}

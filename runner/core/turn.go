@@ -1,0 +1,227 @@
+package core
+
+import (
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/life"
+	"github.com/dflash-runner/dflash-runner/runner/step"
+)
+
+// Turns: a device has a number of them, and no compute order is sent without
+// one. The micro-step that reduces goes to all ranks together and holds every
+// turn of their devices; while it waits for them, nothing new starts there. So
+// no turn is held by anything that waits for another, and none is waited for
+// longer than what runs now takes.
+
+// taken gives how many turns of a device are held. A lost life's orders hold
+// theirs until it is reaped: its device may still compute.
+func (c *Core) taken(device string) int {
+	n := 0
+	for i := range c.workers {
+		if c.workers[i].device != device {
+			continue
+		}
+		for _, o := range c.workers[i].orders {
+			switch o.turn {
+			case oneTurn:
+				n++
+			case allTurn:
+				n += c.cfg.Devices[device]
+			}
+		}
+	}
+	return n
+}
+
+// turns gives out turns: to the micro-step that reduces if it can go, else to
+// the longest unserved, except where a reducing one waits. true if any was given.
+func (c *Core) turns() (acted bool) {
+	if c.held() || c.restore.wanted {
+		return false
+	}
+	kept := map[string]bool{}
+	if c.reducible() {
+		if c.reduce() {
+			return true
+		}
+		for r := range c.ranks {
+			kept[c.rank(r).device] = true
+		}
+	}
+	for i := range c.workers {
+		w := &c.workers[i]
+		if !kept[w.device] && c.taken(w.device) < c.cfg.Devices[w.device] && c.first(w) {
+			return c.serve(w)
+		}
+	}
+	return false
+}
+
+// first reports whether w wants a turn and nobody on its device wants one who
+// was served longer ago.
+func (c *Core) first(w *worker) bool {
+	if !c.wants(w) {
+		return false
+	}
+	for i := range c.workers {
+		if o := &c.workers[i]; o != w && o.device == w.device && o.granted < w.granted && c.wants(o) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *Core) wants(w *worker) bool {
+	if w.life.State != life.Ready {
+		return false
+	}
+	if w.id.Role == runner.Drafter {
+		return c.wantsCommit(w) || c.wantsTrain(w)
+	}
+	return c.wantsEvaluate(w) || c.wantsProduce(w)
+}
+
+// serve gives a turn to a worker that wants one.
+func (c *Core) serve(w *worker) bool {
+	switch {
+	case w.id.Role == runner.Drafter && c.wantsCommit(w):
+		p := c.planOf(c.step.N)
+		w.sent = true
+		c.send(w, runner.Commit{At: c.at(c.step.N), LR: p.Plan.LR, Chain: p.Chain}, oneTurn, 0)
+	case w.id.Role == runner.Drafter:
+		c.train(w, oneTurn)
+	case c.wantsEvaluate(w) && (!w.evaluated || !c.wantsProduce(w)):
+		c.evaluate(w)
+	default:
+		return c.assignRow(w)
+	}
+	return true
+}
+
+func (c *Core) wantsCommit(w *worker) bool {
+	return c.step.Phase == step.Committing && !w.sent && !c.step.Ranks[w.id.Rank].Gone
+}
+
+// wantsTrain reports whether a micro-step of w can go that needs nobody else.
+func (c *Core) wantsTrain(w *worker) bool {
+	p := c.openPlan()
+	if p == nil || w.waits(is[runner.Train]) || w.micro >= c.micros(p) {
+		return false
+	}
+	return (len(c.ranks) == 1 || w.micro < c.micros(p)-1) && c.hasRow(w, p)
+}
+
+// openPlan is the plan of the step that is open for training, or nil.
+func (c *Core) openPlan() *plan {
+	if c.step.Phase != step.Open || c.stopping() || c.over(c.step.N) {
+		return nil
+	}
+	return c.planOf(c.step.N)
+}
+
+func (c *Core) micros(p *plan) int { return len(p.Plan.Rows[0]) }
+
+// hasRow reports whether the row of w's next micro-step is there.
+func (c *Core) hasRow(w *worker, p *plan) bool {
+	row := p.Plan.Rows[w.id.Rank][w.micro]
+	return row == 0 || w.holds(row)
+}
+
+// reducible reports whether every rank waits for its last micro-step alone.
+func (c *Core) reducible() bool {
+	p := c.openPlan()
+	if p == nil || len(c.ranks) == 1 {
+		return false
+	}
+	for r := range c.ranks {
+		w := c.rank(r)
+		if w.life.State != life.Ready || w.micro != c.micros(p)-1 || w.waits(is[runner.Train]) || !c.hasRow(w, p) {
+			return false
+		}
+	}
+	return true
+}
+
+// reduce orders the last micro-step from all ranks, if their devices are free.
+func (c *Core) reduce() bool {
+	for r := range c.ranks {
+		if c.taken(c.rank(r).device) > 0 {
+			return false
+		}
+	}
+	for r := range c.ranks {
+		c.train(c.rank(r), allTurn)
+	}
+	return true
+}
+
+func (c *Core) train(w *worker, t turn) {
+	p := c.planOf(c.step.N)
+	micro := w.micro
+	w.micro++
+	c.send(w, runner.Train{At: c.at(c.step.N), Micro: uint32(micro), Row: p.Plan.Rows[w.id.Rank][micro], Last: w.micro == c.micros(p)}, t, 0)
+}
+
+// at names the present lineage and communicator, and a step.
+func (c *Core) at(n runner.Step) runner.At {
+	return runner.At{Lineage: c.lineage, Communicator: c.communicator, Step: n}
+}
+
+// assignment is the scheduler's choice of a target for a row.
+type assignment struct {
+	out    bool
+	row    runner.Row
+	target runner.Worker // chosen for row; zero: none
+}
+
+// wantsProduce reports whether w may be given the lowest unproduced row.
+func (c *Core) wantsProduce(w *worker) bool {
+	if c.stopping() {
+		return false
+	}
+	row, n, ok := c.unproduced()
+	if !ok || c.assign.out {
+		return false
+	}
+	free := c.freeTargets(n)
+	chosen := c.chosen(row.Row, free)
+	for _, f := range free {
+		if f == w {
+			return chosen == nil || chosen == w
+		}
+	}
+	return false
+}
+
+// chosen is the free target that the scheduler named for the row, or nil.
+func (c *Core) chosen(row runner.Row, free []*worker) *worker {
+	for _, f := range free {
+		if c.assign.row == row && c.assign.target == f.id {
+			return f
+		}
+	}
+	return nil
+}
+
+// assignRow gives the lowest unproduced row to w, which has a turn, after
+// asking the scheduler where there is a choice.
+func (c *Core) assignRow(w *worker) bool {
+	row, n, _ := c.unproduced()
+	free := c.freeTargets(n)
+	if c.chosen(row.Row, free) == nil && c.cfg.AskScheduler && len(free) > 1 && c.assign.row != row.Row {
+		c.assign = assignment{out: true, row: row.Row}
+		a := Assign{Row: row}
+		for _, f := range free {
+			a.Free = append(a.Free, f.id)
+		}
+		c.do(a)
+		return true
+	}
+	c.produce(w, row)
+	return true
+}
+
+func (c *Core) assigned(in Assigned) {
+	if c.assign.out && c.assign.row == in.Row {
+		c.assign = assignment{row: in.Row, target: in.Target}
+	}
+}

@@ -1,0 +1,163 @@
+package core
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/lease"
+	"github.com/dflash-runner/dflash-runner/runner/life"
+)
+
+// View is a copy of what people may see of a run. Changing it changes nothing.
+type View struct {
+	Step         runner.Step // newest decided
+	Steps        runner.Step // last of the run; 0: not known yet
+	Epoch        uint32
+	Lineage      runner.Lineage
+	Communicator runner.Communicator
+	Phase        string // of the drafters together
+	Rows         uint64 // committed in the surviving lineage, as the next three
+	Samples      uint64
+	Tokens       uint64
+	Skipped      uint64
+	Trained      bool // the losses are set
+	LossFirst    float64
+	LossLast     float64
+	Workers      []WorkerView
+	Gate         GateView
+	Arenas       []ArenaView
+	Images       []ImageView
+	Checkpoints  []runner.CheckpointRecord
+	Evaluations  []runner.EvaluationRecord
+	Evaluating   bool
+	Failures     []runner.Failure
+	Degraded     []string
+	Ending       bool
+	Finished     bool
+	Code         int
+	Reason       string
+}
+
+// WorkerView is one worker.
+type WorkerView struct {
+	Worker      runner.Worker
+	Device      string
+	State       string
+	Generation  runner.Generation
+	Since       time.Time // of the state, or of the order where there is one
+	Order       string    // the oldest not answered; empty: idle
+	Step        runner.Step
+	HasState    bool
+	Strikes     int
+	Certified   bool
+	Certificate runner.Certificate
+}
+
+// GateView is the warm-up gate.
+type GateView struct {
+	Width      int
+	Holders    []runner.Life
+	Queue      []Waiting
+	MaxHolders int
+	Sequence   []runner.Life
+}
+
+// Waiting is a life in the queue.
+type Waiting struct {
+	Life  runner.Life
+	Since time.Time
+}
+
+// ArenaView is one target's slots.
+type ArenaView struct {
+	Arena     runner.Arena
+	Worker    runner.Worker
+	Kind      string
+	SlotBytes uint64
+	HandOffs  uint64
+	Slots     []SlotView
+}
+
+// SlotView is one slot. Holder is empty where it is free or full.
+type SlotView struct {
+	State   string
+	Version runner.Version
+	Row     runner.Row
+	Holder  string
+}
+
+// ImageView is one image in memory.
+type ImageView struct {
+	Image ImageID
+	Step  runner.Step
+	Valid bool
+}
+
+// View gives a plain snapshot for status.
+func (c *Core) View() View {
+	f := &c.figures
+	v := View{Step: c.decided, Steps: c.limit(), Lineage: c.lineage, Communicator: c.communicator, Phase: c.step.Phase.String(),
+		Rows: f.total.rows, Samples: f.total.samples, Tokens: f.total.tokens, Skipped: f.skipped, Trained: f.trained, LossFirst: f.lossFirst, LossLast: f.lossLast,
+		Evaluations: slices.Clone(f.scores), Evaluating: len(c.evals) > 0, Failures: slices.Clone(f.failures), Degraded: c.degraded(),
+		Ending: c.end.on, Finished: c.end.finished, Code: c.end.code, Reason: c.end.reason}
+	if p := c.planOf(max(1, c.decided)); p != nil {
+		v.Epoch = p.Plan.Epoch
+	}
+	for i := range c.workers {
+		v.Workers = append(v.Workers, c.workers[i].view())
+	}
+	v.Gate = GateView{Width: c.gate.Width, MaxHolders: c.gate.Max, Sequence: slices.Clone(c.gate.Sequence)}
+	for _, h := range c.gate.Holders {
+		v.Gate.Holders = append(v.Gate.Holders, h.Life)
+	}
+	for _, q := range c.gate.Queue {
+		v.Gate.Queue = append(v.Gate.Queue, Waiting(q))
+	}
+	for i, a := range c.ledger.Arenas {
+		v.Arenas = append(v.Arenas, arenaView(a, f.arenas[i]))
+	}
+	for _, im := range c.images {
+		v.Images = append(v.Images, ImageView{im.id, im.step, im.state == valid})
+	}
+	for _, d := range c.disk {
+		v.Checkpoints = append(v.Checkpoints, d.CheckpointRecord)
+	}
+	return v
+}
+
+func (w *worker) view() WorkerView {
+	v := WorkerView{Worker: w.id, Device: w.device, State: w.life.State.String(), Generation: w.life.Generation, Since: w.life.Since,
+		Step: w.at, HasState: w.has, Strikes: w.life.Strikes, Certificate: w.certificate,
+		Certified: w.life.State.Alive()}
+	if len(w.orders) > 0 {
+		v.Order, v.Since = runner.OrderType(w.orders[0].order), w.orders[0].sent
+	}
+	return v
+}
+
+func arenaView(a lease.Arena, f arenaFigures) ArenaView {
+	v := ArenaView{Arena: a.Arena, Worker: a.Owner, Kind: f.kind, SlotBytes: f.slotBytes, HandOffs: a.HandOffs}
+	for _, s := range a.Slots {
+		x := SlotView{State: s.State.String(), Version: s.Version, Row: s.Row}
+		if s.Holder != (runner.Life{}) {
+			x.Holder = s.Holder.String()
+		}
+		v.Slots = append(v.Slots, x)
+	}
+	return v
+}
+
+// degraded gives the reasons why the run is less healthy than it should be.
+func (c *Core) degraded() []string {
+	why := slices.Clone(c.figures.degraded)
+	for i := range c.workers {
+		switch w := &c.workers[i]; w.life.State {
+		case life.Lost, life.Backoff:
+			why = append(why, w.id.String()+" is being replaced")
+		case life.Failed:
+			why = append(why, w.id.String()+" failed for good")
+		}
+	}
+	return why
+}
