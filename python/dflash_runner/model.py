@@ -110,20 +110,25 @@ class Rotary:
     """cos and sin of some positions, ready to turn heads by."""
 
     cos_B1SE: Tensor
-    sin_B1SE: Tensor
+    sin_B1SE: Tensor  # with the sign of the first half turned, so that halves are swapped and not negated
 
     @staticmethod
     def at(positions_BS: Tensor, *, head_dim: int, theta: float, dtype: torch.dtype) -> Rotary:
         """The rotation of each position. Source: transformers Qwen3RotaryEmbedding (Neox halves)."""
         exponent = torch.arange(0, head_dim, 2, device=positions_BS.device, dtype=torch.float32) / head_dim
         angle = positions_BS[:, None, :, None].float() * theta**-exponent
-        angle = torch.cat([angle, angle], dim=-1)
-        return Rotary(cos_B1SE=angle.cos().to(dtype), sin_B1SE=angle.sin().to(dtype))
+        cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+        return Rotary(cos_B1SE=torch.cat([cos, cos], dim=-1), sin_B1SE=torch.cat([-sin, sin], dim=-1))
 
     def turn(self, x_BHSE: Tensor) -> Tensor:
         """x with each head turned by its position."""
-        first, second = x_BHSE.chunk(2, dim=-1)
-        return x_BHSE * self.cos_B1SE + torch.cat([-second, first], dim=-1) * self.sin_B1SE
+        return turn(x_BHSE, cos=self.cos_B1SE, sin=self.sin_B1SE)
+
+
+def turn(x: Tensor, *, cos: Tensor, sin: Tensor) -> Tensor:
+    """x with its last dimension turned; cos and sin as `Rotary` has them, of a shape that broadcasts."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.addcmul(x * cos, torch.cat([second, first], dim=-1), sin)
 
 
 class Attention(nn.Module):
