@@ -35,11 +35,18 @@ func SocketPath(directory string) (string, error) {
 		return path, nil
 	}
 	sum := sha256.Sum256([]byte(abs))
-	return filepath.Join(runtimeDirectory(), hex.EncodeToString(sum[:8])+".sock"), nil
+	return filepath.Join(runtimeName(), hex.EncodeToString(sum[:8])+".sock"), nil
 }
 
-// runtimeDirectory is short and this user's own.
-func runtimeDirectory() string {
+// RuntimeDirectory gives this user's directory for sockets, 0700, making it
+// where it is missing.
+func RuntimeDirectory() (string, error) {
+	dir := runtimeName()
+	return dir, private(dir)
+}
+
+// runtimeName is short and this user's own.
+func runtimeName() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" && len(dir) < 64 && filepath.IsAbs(dir) {
 		return filepath.Join(dir, "dflash-runner")
 	}

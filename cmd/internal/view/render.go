@@ -2,9 +2,11 @@ package view
 
 import (
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/charmbracelet/lipgloss"
+	"github.com/muesli/termenv"
 
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 )
@@ -27,8 +29,13 @@ func newStyle(r *lipgloss.Renderer) style {
 // shownFailures is how many of the newest failures have room.
 const shownFailures = 3
 
-// View draws the whole status.
+// View draws the whole status, and what Ctrl-C will do.
 func (m model) View() string {
+	lines := append(m.body(), "", m.style.dim.Render(oneLine("  "+m.foot(), m.width)))
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func (m model) body() []string {
 	s := m.status
 	lines := []string{m.head(), ""}
 	for _, stage := range s.Stages {
@@ -46,9 +53,7 @@ func (m model) View() string {
 	if g := m.gate(); g != "" {
 		lines = append(lines, "  "+g)
 	}
-	lines = append(lines, m.troubles()...)
-	lines = append(lines, "", m.style.dim.Render(oneLine("  "+m.foot(), m.width)))
-	return strings.Join(lines, "\n") + "\n"
+	return append(lines, m.troubles()...)
 }
 
 func (m model) head() string {
@@ -184,3 +189,20 @@ func (m model) foot() string {
 		return "Ctrl-C: checkpoint and end · twice: end now"
 	}
 }
+
+// textWidth is the width of a status that is printed once.
+const textWidth = 120
+
+// Text draws a status once, without colours and keys.
+func Text(s admin.Status) string {
+	r := lipgloss.NewRenderer(io.Discard)
+	r.SetColorProfile(termenv.Ascii)
+	lines := model{status: s, width: textWidth, style: newStyle(r)}.body()
+	if s.State.Over() {
+		lines = append(lines, "", "  "+endLine(s))
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// OneLine takes line ends and control characters out of a text.
+func OneLine(s string) string { return oneLine(s, 0) }

@@ -1,0 +1,108 @@
+package cache
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// tree makes files below a new directory.
+func tree(t *testing.T, files ...string) string {
+	t.Helper()
+	root := t.TempDir()
+	for _, f := range files {
+		path := filepath.Join(root, f)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, make([]byte, 10000), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// hold locks a file as a run does, until the test ends.
+func hold(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestListAndRemove(t *testing.T) {
+	root := tree(t, "targets/a/model", "targets/b/model", "python/worker-1/bin/python", "data/x/y/z")
+	hold(t, filepath.Join(root, "python/worker-1.lock"))
+	entries, err := List(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{}
+	for _, e := range entries {
+		text := e.Kind + "/" + e.Name
+		if e.InUse {
+			text += "!"
+		}
+		if e.Bytes < 10000 || e.Used.IsZero() {
+			t.Errorf("%s: want a size and a time, got %+v", text, e)
+		}
+		got = append(got, text)
+	}
+	if strings.Join(got, " ") != "data/x python/worker-1! targets/a targets/b" {
+		t.Errorf("got %v", got)
+	}
+	if err := Remove(entries[2]); err != nil {
+		t.Error(err)
+	}
+	if err := Remove(entries[1]); runner.KindOf(err) != runner.Unavailable {
+		t.Errorf("in use: got %v", err)
+	}
+	left, err := List(root)
+	if err != nil || len(left) != 3 {
+		t.Errorf("want three left, got %v, %v", left, err)
+	}
+	if none, err := List(filepath.Join(root, "missing")); none != nil || err != nil {
+		t.Errorf("missing cache: got %v, %v", none, err)
+	}
+}
+
+func TestLeftovers(t *testing.T) {
+	root, run := tree(t, "targets/.removed-a/x", "targets/.tmp-new/x", "targets/good/x", "python/half.tmp/x"), t.TempDir()
+	now := time.Now()
+	for _, old := range []string{"targets/.removed-a", "python/half.tmp", "targets/good"} {
+		at := now.Add(-2 * time.Hour)
+		if err := os.Chtimes(filepath.Join(root, old), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold(t, filepath.Join(root, "python/half.tmp.lock")) // somebody is at it
+	for _, name := range []string{"dead.sock", "live.sock"} {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(run, name), Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "dead.sock" {
+			l.SetUnlinkOnClose(false)
+			_ = l.Close()
+		} else {
+			t.Cleanup(func() { _ = l.Close() })
+		}
+	}
+	got := Leftovers(root, run, now)
+	want := []string{filepath.Join(root, "targets/.removed-a"), filepath.Join(run, "dead.sock")}
+	if len(got) != 2 || !(strings.Join(got, " ") == strings.Join(want, " ") || strings.Join(got, " ") == want[1]+" "+want[0]) {
+		t.Errorf("want %v, got %v", want, got)
+	}
+}

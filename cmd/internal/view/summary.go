@@ -1,0 +1,60 @@
+package view
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+)
+
+// Summary gives a run's end as text: what was trained, and how much faster the
+// target decodes with it. Figures that were not measured are left out.
+func Summary(s admin.Summary) string {
+	var b strings.Builder
+	row := func(name, format string, a ...any) {
+		fmt.Fprintf(&b, "  %-12s %s\n", name, fmt.Sprintf(format, a...))
+	}
+	fmt.Fprintf(&b, "run %s ended with exit %d: %s\n", s.Name, s.Exit, oneLine(s.ExitReason, 0))
+	row("trained", "%s steps, %s rows, %s samples, %s tokens", count(s.Steps), count(s.Rows), count(s.Samples), count(s.Tokens))
+	if s.LossFirst != nil && s.LossLast != nil {
+		row("loss", "%.4f -> %.4f", *s.LossFirst, *s.LossLast)
+	}
+	if s.AcceptanceBefore != nil && s.AcceptanceAfter != nil {
+		row("acceptance", "%.2f -> %.2f tokens per target forward, over %d held-out prompts%s", *s.AcceptanceBefore, *s.AcceptanceAfter, s.Prompts, lossless(s))
+	}
+	if s.AcceptanceNonlooping != nil && s.LoopingShare != nil {
+		row("", "%.2f on the %d prompts that do not loop (%.0f %% do)", *s.AcceptanceNonlooping, s.PromptsNonlooping, *s.LoopingShare*100)
+	}
+	if s.PlainTokensPerS != nil && s.DecodeTokensPerS != nil && s.Speedup != nil {
+		row("decoding", "%.1f -> %.1f tokens/s, %.2f x", *s.PlainTokensPerS, *s.DecodeTokensPerS, *s.Speedup)
+	}
+	if s.TargetTop1 != nil {
+		row("target", "held-out top-1 accuracy %.3f", *s.TargetTop1)
+	}
+	if s.TokensPerS != nil {
+		row("speed", "%.0f tokens/s in training", *s.TokensPerS)
+	}
+	if s.Skipped > 0 {
+		row("skipped", "%s samples", count(s.Skipped))
+	}
+	for _, r := range s.Degraded {
+		row("degraded", "%s: %s", r.Name, oneLine(r.Detail, 0))
+	}
+	if n := len(s.Failures); n > 0 {
+		row("deaths", "%d, see `dflash-runner logs --failure`", n)
+	}
+	if s.Export != "" {
+		row("export", "%s", s.Export)
+	}
+	return b.String()
+}
+
+func lossless(s admin.Summary) string {
+	switch {
+	case s.Lossless == nil:
+		return ""
+	case *s.Lossless:
+		return ", lossless"
+	}
+	return ", NOT lossless"
+}
