@@ -22,14 +22,15 @@ type checkpoint struct {
 	bad bool // it could not be opened
 }
 
-// recovering restores when no drafter holds the state of the decided step and
-// none is applying it (rules 5 and 6).
+// recovering restores when no drafter and no image holds the state of the
+// decided step, and none is applying it (rules 5 and 6).
 func (c *Core) recovering() bool {
 	if c.end.on && c.end.quick || c.restore.image != 0 {
 		return false
 	}
 	if !c.restore.wanted {
-		if c.decided == 0 || c.step.Phase != step.Apart || c.end.on || c.holders() > 0 {
+		im := c.imageOf(c.decided)
+		if c.decided == 0 || c.step.Phase != step.Apart || c.end.on || c.holders() > 0 || im != nil && im.state == valid {
 			return false
 		}
 		c.restore.wanted = true

@@ -61,7 +61,7 @@ func (c *Core) planning() bool {
 
 // starved reports whether a target could make a row that is not planned.
 func (c *Core) starved() bool {
-	if len(c.freeTargets(0)) == 0 {
+	if len(c.freeTargets(0, 0)) == 0 {
 		return false
 	}
 	_, _, ok := c.unproduced()
@@ -132,10 +132,10 @@ func (c *Core) spent(n runner.Step, rank, micro int) bool {
 	return c.step.Phase == step.Open && n == c.step.N && micro < c.rank(rank).micro
 }
 
-// freeTargets gives the targets that may take a produce order now. rowStep is
-// the step of the row at hand, or 0 for one that is not known yet: a row of
-// the open step also takes the place of the full slot with the highest row.
-func (c *Core) freeTargets(rowStep runner.Step) (free []*worker) {
+// freeTargets gives the targets that may make row, of step n, now: those with
+// a free slot; and for a row of the open step those with a full slot of a
+// higher row, which gives way. Row 0 is one that is not planned yet.
+func (c *Core) freeTargets(row runner.Row, n runner.Step) (free []*worker) {
 	for _, t := range c.targets {
 		w := &c.workers[t]
 		if w.life.State != life.Ready || !w.mapped(w.arena) || w.waits(is[runner.Produce]) || w.waits(is[runner.Evaluate]) {
@@ -143,26 +143,11 @@ func (c *Core) freeTargets(rowStep runner.Step) (free []*worker) {
 		}
 		if _, _, ok := c.ledger.FreeOf(w.id); ok {
 			free = append(free, w)
-		} else if rowStep != 0 && rowStep == c.decided+1 && !c.cfg.without.dropHighest {
-			if _, s, ok := c.ledger.HighestFull(w.id); ok && c.lessUrgent(s.Row) {
-				free = append(free, w)
-			}
+		} else if _, s, ok := c.ledger.HighestFull(w.id); ok && row != 0 && s.Row > row && n == c.decided+1 && !c.cfg.without.dropHighest {
+			free = append(free, w)
 		}
 	}
 	return free
-}
-
-// lessUrgent reports whether a row in a slot belongs to no undecided step, or
-// to one later than the open one.
-func (c *Core) lessUrgent(row runner.Row) bool {
-	if p := c.planOf(c.decided + 1); p != nil {
-		for _, r := range p.Rows {
-			if r.Row == row {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // produce orders a row from a target, after making room for it.

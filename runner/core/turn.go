@@ -182,7 +182,7 @@ func (c *Core) wantsProduce(w *worker) bool {
 	if !ok || c.assign.out {
 		return false
 	}
-	free := c.freeTargets(n)
+	free := c.freeTargets(row.Row, n)
 	chosen := c.chosen(row.Row, free)
 	for _, f := range free {
 		if f == w {
@@ -206,7 +206,7 @@ func (c *Core) chosen(row runner.Row, free []*worker) *worker {
 // asking the scheduler where there is a choice.
 func (c *Core) assignRow(w *worker) bool {
 	row, n, _ := c.unproduced()
-	free := c.freeTargets(n)
+	free := c.freeTargets(row.Row, n)
 	if c.chosen(row.Row, free) == nil && c.cfg.AskScheduler && len(free) > 1 && c.assign.row != row.Row {
 		c.assign = assignment{out: true, row: row.Row}
 		a := Assign{Row: row}

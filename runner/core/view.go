@@ -16,6 +16,7 @@ type View struct {
 	Epoch        uint32
 	Lineage      runner.Lineage
 	Communicator runner.Communicator
+	Chain        runner.Chain // after Step
 	Phase        string // of the drafters together
 	Rows         uint64 // committed in the surviving lineage, as the next three
 	Samples      uint64
@@ -97,7 +98,7 @@ type ImageView struct {
 // View gives a plain snapshot for status.
 func (c *Core) View() View {
 	f := &c.figures
-	v := View{Step: c.decided, Steps: c.limit(), Lineage: c.lineage, Communicator: c.communicator, Phase: c.step.Phase.String(),
+	v := View{Step: c.decided, Steps: c.limit(), Lineage: c.lineage, Communicator: c.communicator, Chain: c.chain, Phase: c.step.Phase.String(),
 		Rows: f.total.rows, Samples: f.total.samples, Tokens: f.total.tokens, Skipped: f.skipped, Trained: f.trained, LossFirst: f.lossFirst, LossLast: f.lossLast,
 		Evaluations: slices.Clone(f.scores), Evaluating: len(c.evals) > 0, Failures: slices.Clone(f.failures), Degraded: c.degraded(),
 		Ending: c.end.on, Finished: c.end.finished, Code: c.end.code, Reason: c.end.reason}

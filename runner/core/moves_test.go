@@ -1,0 +1,306 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/life"
+)
+
+// verb is what can happen in the world besides the core's own doing.
+type verb uint8
+
+const (
+	prove   verb = iota // a worker's warm-up ends in a certificate
+	work                // a worker works off the order at the head of its queue
+	quick               // a worker's thread takes a pull or an abort
+	broken              // a sum or a join breaks off, because a peer is dead
+	syncs               // the journal becomes durable
+	publish             // a checkpoint's rename becomes durable
+	reap                // a dead process is reaped
+	crash               // a worker dies, its share of a running sum lost
+	crashIn             // a worker dies, its share of a running sum given
+	outage              // the supervisor dies, what was not synced is lost
+	outageK             // the supervisor dies, what was not synced is kept all the same
+	outageP             // likewise, and a checkpoint under way was renamed in time
+)
+
+var verbNames = [...]string{"prove", "work", "quick", "broken", "sync", "publish", "reap", "crash", "crash in sum", "outage", "outage, kept", "outage, published"}
+
+// move is one thing that can happen.
+type move struct {
+	verb verb
+	i, n int // a worker; one of its quick orders
+}
+
+func (m move) String() string { return fmt.Sprintf("%s %d %d", verbNames[m.verb], m.i, m.n) }
+
+// fault reports whether the move is bad luck: a run must not need it.
+func (m move) fault() bool { return m.verb >= crash }
+
+// moves gives everything that can happen now.
+func (w *world) moves() (ms []move) {
+	if w.finished != nil || w.bad != "" {
+		return nil
+	}
+	for i := range w.procs {
+		ms = append(ms, w.movesOf(i)...)
+	}
+	if w.syncing {
+		ms = append(ms, move{verb: syncs})
+	}
+	if w.sending != 0 {
+		ms = append(ms, move{verb: publish})
+	}
+	if w.outages > 0 {
+		ms = append(ms, move{verb: outage})
+		if w.durable < len(w.journal)-w.base {
+			ms = append(ms, move{verb: outageK})
+		}
+		if w.sending != 0 {
+			ms = append(ms, move{verb: outageP})
+		}
+	}
+	return ms
+}
+
+func (w *world) movesOf(i int) (ms []move) {
+	p := &w.procs[i]
+	if p.up && p.dead {
+		return []move{{verb: reap, i: i}}
+	}
+	if !p.up {
+		return nil
+	}
+	if p.warming {
+		ms = append(ms, move{verb: prove, i: i})
+	}
+	if w.can(i) {
+		ms = append(ms, move{verb: work, i: i})
+	}
+	for n := range p.fast {
+		ms = append(ms, move{verb: quick, i: i, n: n})
+	}
+	t, last := p.head().(runner.Train)
+	last = last && t.Last
+	if (last || p.head() != nil && is[runner.Join](p.head())) && w.all(func(*proc) bool { return true }) && !w.all((*proc).alive) {
+		ms = append(ms, move{verb: broken, i: i})
+	}
+	if w.crashes > 0 {
+		ms = append(ms, move{verb: crash, i: i})
+		if last {
+			ms = append(ms, move{verb: crashIn, i: i})
+		}
+	}
+	return ms
+}
+
+// apply lets a move happen.
+func (w *world) apply1(m move) {
+	w.note("%s", m)
+	switch p := &w.procs[m.i]; m.verb {
+	case prove:
+		p.warming, p.certified = false, true
+		w.give(Certified{Life: p.life})
+	case work:
+		w.work(m.i)
+	case quick:
+		w.quick(m.i, m.n)
+	case broken:
+		k := p.main[0]
+		p.main = p.main[1:]
+		w.reply(p, k, runner.Failed{Kind: runner.Unavailable, Message: "connection reset by peer"})
+	case syncs:
+		w.syncing, w.durable = false, len(w.journal)-w.base
+		w.give(Durable{UpTo: uint64(w.durable)})
+	case publish:
+		w.renamed()
+	case reap:
+		w.reap(p)
+	case crash, crashIn:
+		w.crashed(p, m.verb == crashIn)
+	default:
+		w.outage(m.verb)
+	}
+	if w.bad == "" {
+		w.check()
+	}
+}
+
+func (w *world) crashed(p *proc, gave bool) {
+	w.crashes--
+	if t, ok := p.head().(runner.Train); gave || p.reduced != 0 {
+		c := p.reduced
+		if ok && gave {
+			c = t.Communicator
+		}
+		w.shares = append(w.shares, share{c, p.life.Worker.Rank})
+	}
+	l := p.life
+	if w.die(p); p.certified {
+		w.give(LaneClosed{Life: l})
+	}
+}
+
+func (w *world) renamed() {
+	id := w.sending
+	w.onDisk()
+	if m := w.pictureOf(id); m != nil {
+		w.give(Published{Image: id, Name: nameOf(m.step)})
+	}
+}
+
+func (w *world) onDisk() {
+	m := w.pictureOf(w.sending)
+	w.sending = 0
+	if m == nil {
+		w.fault("image published was dropped meanwhile")
+		return
+	}
+	w.disk = slices.DeleteFunc(slices.Clone(w.disk), func(d picture) bool { return d.step == m.step })
+	w.disk = append(w.disk, *m)
+	slices.SortFunc(w.disk, func(a, b picture) int { return int(a.step) - int(b.step) })
+}
+
+// outage ends the supervisor, and with it all workers (I8), and starts it again.
+func (w *world) outage(v verb) {
+	w.outages--
+	if v == outageP {
+		w.onDisk()
+	}
+	if v == outage {
+		w.journal = w.journal[: w.base+w.durable : w.base+w.durable]
+	}
+	w.explained()
+	w.start(resumeOf(w.journal, w.disk))
+}
+
+// resumeOf reads a journal as the product's reader does.
+func resumeOf(rs []runner.Record, disk []picture) *Resume {
+	r := &Resume{Lineage: 1}
+	for _, rec := range rs {
+		switch rec := rec.(type) {
+		case runner.ArrangeRecord:
+			r.Arranged = append(r.Arranged, rec)
+		case runner.PlanRecord:
+			i := int(rec.Plan.Step) - 1
+			r.Plans = append(r.Plans[:min(i, len(r.Plans))], append([]runner.PlanRecord{rec}, r.Plans[min(i+1, len(r.Plans)):]...)...)
+		case runner.RestoreRecord:
+			r.Lineage, r.Committed = rec.Lineage, rec.Step
+			r.Evaluations = slices.DeleteFunc(r.Evaluations, func(x runner.EvaluationRecord) bool { return x.Step > rec.Step })
+		case runner.CommitRecord:
+			r.Committed = rec.Step
+		case runner.EvaluationRecord:
+			r.Evaluations = append(r.Evaluations, rec)
+		}
+	}
+	for _, d := range disk {
+		r.Checkpoints = append(r.Checkpoints, runner.CheckpointRecord{Step: d.step, Name: nameOf(d.step), Chain: d.chain, Image: digest("image" + d.value)})
+	}
+	return r
+}
+
+// check asks of every state what must always hold.
+func (w *world) check() {
+	c := w.core
+	if w.finished != nil {
+		w.checkEnd()
+		return
+	}
+	for _, i := range c.ranks {
+		p, k := &w.procs[i], &c.workers[i]
+		if !p.alive() || !p.certified || k.life.State == life.Lost {
+			continue
+		}
+		if want := strings.Join(w.applied[:p.at+1], ""); p.value != want {
+			w.fault("I5: %v at step %d holds %q, want %q", p.life, p.at, p.value, want)
+		}
+		if k.has && k.at > 0 && (p.at > c.decided || p.at+1 < c.decided) {
+			w.fault("I5: %v is at step %d, decided is %d", p.life, p.at, c.decided)
+		}
+	}
+	w.explained()
+}
+
+// explained checks rule 7: a checkpoint on the disk is explained by the plans
+// that are durable.
+func (w *world) explained() {
+	for _, d := range w.disk {
+		ok := false
+		for _, rec := range w.journal[:w.base+w.durable] {
+			if p, is := rec.(runner.PlanRecord); is && p.Plan.Step == d.step && p.Chain == d.chain {
+				ok = true
+			}
+		}
+		if !ok {
+			w.fault("rule 7: the checkpoint of step %d is not explained by the durable journal", d.step)
+		}
+	}
+}
+
+// settled gives how often each row is settled in the surviving lineage.
+func (w *world) settled() (times map[runner.Row]int, last runner.Step) {
+	times = map[runner.Row]int{}
+	plans := map[runner.Step][]runner.RowPlan{}
+	var commits [][]runner.RowPlan
+	skipped := map[runner.Row]bool{}
+	for _, rec := range w.journal {
+		switch rec := rec.(type) {
+		case runner.PlanRecord:
+			plans[rec.Plan.Step] = rec.Rows
+		case runner.SkipRecord:
+			skipped[rec.Row] = true
+		case runner.RestoreRecord:
+			if int(rec.Step) > len(commits) {
+				w.fault("I6: restore to step %d, %d are committed", rec.Step, len(commits))
+				return times, 0
+			}
+			commits = commits[:rec.Step]
+		case runner.CommitRecord:
+			if int(rec.Step) != len(commits)+1 {
+				w.fault("I6: step %d is committed after %d", rec.Step, len(commits))
+			}
+			commits = append(commits, plans[rec.Step])
+		}
+	}
+	for _, rows := range commits {
+		for _, r := range rows {
+			times[r.Row]++
+		}
+	}
+	for row := range skipped {
+		times[row]++
+	}
+	return times, runner.Step(len(commits))
+}
+
+// settledOnce checks, after each record, that no row is settled twice.
+func (w *world) settledOnce() {
+	times, _ := w.settled()
+	for row, n := range times {
+		if n > 1 {
+			w.fault("I6: row %d is settled %d times", row, n)
+		}
+	}
+}
+
+// checkEnd asks of a finished run that everything was trained and saved.
+func (w *world) checkEnd() {
+	if w.finished.Code != runner.ExitDone {
+		return
+	}
+	times, last := w.settled()
+	if int(last) != w.setup.steps {
+		w.fault("finished after step %d of %d", last, w.setup.steps)
+	}
+	for row := range w.setup.drafters * w.setup.micros * w.setup.steps {
+		if times[runner.Row(row+1)] != 1 {
+			w.fault("I6: at the end row %d is settled %d times", row+1, times[runner.Row(row+1)])
+		}
+	}
+	if d := w.disk[len(w.disk)-1]; int(d.step) != w.setup.steps || d.value != strings.Join(w.applied, "") {
+		w.fault("I7: the last checkpoint is of step %d and holds %q, want %q", d.step, d.value, strings.Join(w.applied, ""))
+	}
+}

@@ -1,0 +1,392 @@
+package core
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/life"
+	"github.com/dflash-runner/dflash-runner/runner/rows"
+)
+
+// The world is an abstract model of everything around the core: drive, the
+// workers' processes, the lane, the journal's disk, checkpoints. It keeps the
+// rules of proto/lane.md, and notes in bad whatever breaks an invariant.
+
+// t0 is the only time there is in the model: nothing may depend on it.
+var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// ask is an order on its way to, or in, a worker.
+type ask struct {
+	seq   uint64
+	order runner.Order
+	image ImageID
+}
+
+// proc is one process: there is one a worker, of its newest life.
+type proc struct {
+	life      runner.Life
+	up        bool // a process is there, dead or alive
+	dead      bool // and dead, or dying; not reaped
+	warming   bool
+	certified bool
+	main      []ask // worked off in order
+	fast      []ask // pull and abort: taken at once
+	comm      runner.Communicator
+	reduced   runner.Communicator // it finished its share of the step in this one
+	at        runner.Step
+	value     string // its parameters: every batch ever applied, in order
+	chain     runner.Chain
+	batch     string // what the open step's gradient is made of
+	buffers   [2]buffer
+	plain     bool
+}
+
+// content is what lies in a slot or an image.
+type content struct {
+	row     runner.Row
+	version runner.Version
+}
+
+type picture struct {
+	id      ImageID
+	step    runner.Step
+	value   string
+	chain   runner.Chain
+	written bool
+}
+
+// touch is a lease that a process may still act on, whatever the core thinks.
+type touch struct {
+	life runner.Life
+	at   runner.Slot
+}
+
+// share says that a rank contributed to a sum before it died.
+type share struct {
+	comm runner.Communicator
+	rank runner.Rank
+}
+
+type world struct {
+	setup    *setup
+	core     *Core
+	procs    []proc
+	memory   map[runner.Slot]content
+	touches  []touch
+	pictures []picture
+	disk     []picture // published
+	sending  ImageID   // being published
+	journal  []runner.Record
+	base     int // records of earlier supervisor lives
+	durable  int // of this life's
+	syncing  bool
+	shares   []share
+	applied  []string // by step: the batch that it was first applied with
+	crashes  int      // of workers, left
+	outages  int      // of the supervisor, left
+	nans     []runner.Row
+	finished *Finish
+	bad      string
+	inputs   []Input // to be handled
+	trace    []string
+	events   []runner.Event
+}
+
+// setup is what a search varies.
+type setup struct {
+	targets, drafters, micros, steps int
+	slots                            uint32
+	turns                            int // of the one device; 0: one device a worker
+	imageEvery, checkpoint           runner.Step
+	evaluation                       Evaluation
+	budget                           int
+	ask                              bool
+	fragile                          bool // workers apply at their own vote: what rule 3 forbids
+	without                          protections
+	verbose                          bool
+}
+
+// simple is a planner of rows of one sample each: sample i is row i+1.
+type simple struct {
+	ranks, micros, steps int
+	fed, next            int
+}
+
+func (p *simple) perStep() int { return p.ranks * p.micros }
+func (p *simple) Wanted() (uint32, int) {
+	if left := p.perStep()*p.steps - p.fed; left > 0 {
+		return 1, left
+	}
+	return 2, 1
+}
+func (p *simple) Horizon(int) int { return p.perStep() }
+func (p *simple) Feed(epoch uint32, s []runner.Sample) error {
+	if epoch != 1 || len(s) == 0 || int(s[0]) != p.fed {
+		return fmt.Errorf("feed %v to epoch %d after %d", s, epoch, p.fed)
+	}
+	p.fed += len(s)
+	return nil
+}
+func (p *simple) Next() (rows.Step, bool) {
+	if p.fed-p.next < p.perStep() {
+		return rows.Step{}, false
+	}
+	s := rows.Step{Plan: runner.StepPlan{Step: runner.Step(p.next/p.perStep() + 1), Epoch: 1, LR: 0.5, Rows: make([][]runner.Row, p.ranks)}}
+	for i := range p.perStep() {
+		row := runner.Row(p.next + i + 1)
+		s.Rows = append(s.Rows, runner.RowPlan{Row: row, Epoch: 1, Bucket: 8, Pieces: []runner.Piece{{Sample: runner.Sample(row - 1), Tokens: 8, Anchors: 1}}})
+		s.Plan.Rows[i%p.ranks] = append(s.Plan.Rows[i%p.ranks], row)
+	}
+	p.next += p.perStep()
+	return s, true
+}
+
+func (s *setup) config(r *Resume) Config {
+	cfg := Config{Devices: map[string]int{}, GateWidth: 1, Slots: s.slots, Epochs: 1, HorizonSteps: 1, NonFinite: 3, KeepLast: 2,
+		Planner:    &simple{ranks: s.drafters, micros: s.micros, steps: s.steps},
+		ImageEvery: s.imageEvery, Checkpoint: s.checkpoint, Evaluation: s.evaluation, AskScheduler: s.ask,
+		Restart: Restart{Budget: s.budget}, Resume: r, without: s.without}
+	for i := range s.targets + s.drafters {
+		w := runner.Worker{Role: runner.Target, Rank: runner.Rank(i)}
+		if i >= s.targets {
+			w = runner.Worker{Role: runner.Drafter, Rank: runner.Rank(i - s.targets)}
+		}
+		device := "cpu"
+		if s.turns == 0 {
+			device = w.String()
+		}
+		cfg.Workers = append(cfg.Workers, Worker{w, device})
+		cfg.Devices[device] = max(1, s.turns)
+	}
+	return cfg
+}
+
+// newWorld starts a run.
+func newWorld(s *setup, crashes, outages int) *world {
+	w := &world{setup: s, memory: map[runner.Slot]content{}, crashes: crashes, outages: outages, applied: make([]string, s.steps+1)}
+	w.start(nil)
+	return w
+}
+
+// start begins a supervisor's life.
+func (w *world) start(r *Resume) {
+	c, err := New(w.setup.config(r))
+	if err != nil {
+		w.fault("new core: %v", err)
+		return
+	}
+	w.core, w.procs = c, make([]proc, len(c.workers))
+	w.memory, w.touches, w.pictures, w.sending, w.shares = map[runner.Slot]content{}, nil, nil, 0, nil
+	w.base, w.durable, w.syncing, w.inputs = len(w.journal), 0, false, nil
+	w.give(Begin{})
+}
+
+func (w *world) fault(format string, a ...any) {
+	if w.bad == "" {
+		w.bad = fmt.Sprintf(format, a...)
+	}
+}
+
+func (w *world) note(format string, a ...any) {
+	if w.setup.verbose {
+		w.trace = append(w.trace, fmt.Sprintf(format, a...))
+	}
+}
+
+// give feeds inputs to the core until nothing is answered at once.
+func (w *world) give(in ...Input) {
+	w.inputs = append(w.inputs, in...)
+	for len(w.inputs) > 0 && w.bad == "" {
+		next := w.inputs[0]
+		w.inputs = w.inputs[1:]
+		w.note("  -> %T%+v", next, next)
+		func() {
+			defer func() {
+				if p := recover(); p != nil {
+					w.fault("panic: %v", p)
+				}
+			}()
+			for _, a := range w.core.Handle(t0, next) {
+				w.act(a)
+			}
+		}()
+	}
+	w.inputs = nil
+}
+
+func (w *world) later(in Input) { w.inputs = append(w.inputs, in) }
+
+func (w *world) proc(l runner.Life) *proc {
+	for i := range w.procs {
+		if w.core.workers[i].id == l.Worker {
+			if p := &w.procs[i]; p.up && p.life == l {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// act carries an action out as drive would.
+func (w *world) act(a Action) {
+	w.note("     %T%+v", a, a)
+	switch a := a.(type) {
+	case Launch:
+		w.launch(a.Life)
+	case WarmUp:
+		w.warmUp(a.Life)
+	case Send:
+		w.sent(a)
+	case Kill:
+		if p := w.proc(a.Life); p == nil {
+			w.fault("kill of %v, which is not there", a.Life)
+		} else {
+			w.die(p)
+		}
+	case MakeArena:
+		w.later(ArenaMade{Arena: a.Arena, Kind: "memfd"})
+	case MakeImage:
+		w.pictures = append(w.pictures, picture{id: a.Image, step: a.Step})
+		w.later(ImageMade{Image: a.Image})
+	case OpenImage:
+		w.open(a)
+	case DropImage:
+		w.pictures = slices.DeleteFunc(w.pictures, func(p picture) bool { return p.id == a.Image })
+	case Publish:
+		w.published(a)
+	case Unpublish:
+		w.disk = slices.DeleteFunc(w.disk, func(p picture) bool { return nameOf(p.step) == a.Name })
+	case Append:
+		if int(a.Number) != len(w.journal)-w.base+1 {
+			w.fault("record %d comes after %d", a.Number, len(w.journal)-w.base)
+		}
+		w.journal = append(w.journal, a.Record)
+		w.settledOnce()
+	case Sync:
+		w.syncing = true
+	case Arrange:
+		w.arrange(a)
+	case Assign:
+		w.later(Assigned{Row: a.Row.Row, Target: a.Free[len(a.Free)-1]})
+	case Finish:
+		w.finish(a)
+	case Emit:
+		w.events = append(w.events, a.Event)
+	}
+}
+
+func (w *world) arrange(a Arrange) {
+	fed := w.core.planner.(*simple).fed
+	s := make([]runner.Sample, a.Count)
+	for i := range s {
+		s[i] = runner.Sample(fed + i)
+	}
+	w.later(Arranged{Epoch: a.Epoch, Samples: s})
+}
+
+func (w *world) launch(l runner.Life) {
+	for i := range w.procs {
+		if w.core.workers[i].id == l.Worker {
+			if w.procs[i].up {
+				w.fault("I8: %v is launched while %v was not reaped", l, w.procs[i].life)
+			}
+			w.procs[i] = proc{life: l, up: true}
+		}
+	}
+	in := Launched{Life: l, SlotBytes: 64}
+	if l.Worker.Role == runner.Drafter {
+		in = Launched{Life: l, ImageBytes: 128, Parameters: digest("")}
+	}
+	w.later(in)
+}
+
+// warmUp checks I2: a place at the gate is free only once its last holder is
+// certified or reaped.
+func (w *world) warmUp(l runner.Life) {
+	for i := range w.procs {
+		if p := &w.procs[i]; p.up && p.warming {
+			w.fault("I2: %v warms up while %v does", l, p.life)
+		}
+	}
+	if p := w.proc(l); p == nil {
+		w.fault("warm-up of %v, which is not there", l)
+	} else {
+		p.warming = true
+	}
+}
+
+// die ends a process; it is reaped later, and until then its leases count.
+func (w *world) die(p *proc) {
+	p.dead, p.main, p.fast = true, nil, nil
+}
+
+// reap is told to the core once the process is really gone.
+func (w *world) reap(p *proc) {
+	l := p.life
+	*p = proc{}
+	w.touches = slices.DeleteFunc(w.touches, func(t touch) bool { return t.life == l })
+	w.give(Exited{Life: l, Failure: &runner.Failure{Worker: l.Worker, Generation: l.Generation, Cause: runner.CauseSignal}})
+}
+
+func (w *world) open(a OpenImage) {
+	for _, p := range w.disk {
+		if nameOf(p.step) == a.Name {
+			p.id = a.Image
+			w.pictures = append(w.pictures, p)
+			w.later(ImageMade{Image: a.Image})
+			return
+		}
+	}
+	w.later(ImageFailed{Image: a.Image, Err: errors.New("it is not there")})
+}
+
+// published checks rule 7: what is on the disk is explained by what is durable.
+func (w *world) published(a Publish) {
+	if w.sending != 0 {
+		w.fault("a second checkpoint is published at once")
+	}
+	w.sending = a.Image
+}
+
+func (w *world) finish(a Finish) {
+	w.finished = &a
+	for i := range w.procs {
+		if w.procs[i].up {
+			w.fault("I8: finished while %v was not reaped", w.procs[i].life)
+		}
+	}
+	if w.durable != len(w.journal)-w.base {
+		w.fault("finished with %d of %d records durable", w.durable, len(w.journal)-w.base)
+	}
+}
+
+func nameOf(n runner.Step) string { return fmt.Sprintf("step-%d", n) }
+
+func digest(value string) runner.Digest { return sha256.Sum256([]byte(value)) }
+
+// pictureOf gives an image's content by number.
+func (w *world) pictureOf(id ImageID) *picture {
+	for i := range w.pictures {
+		if w.pictures[i].id == id {
+			return &w.pictures[i]
+		}
+	}
+	return nil
+}
+
+// alive reports whether a worker's process works orders off.
+func (p *proc) alive() bool { return p.up && !p.dead }
+
+// ready reports whether the core thinks that all workers are ready.
+func (w *world) ready() bool {
+	for i := range w.core.workers {
+		if w.core.workers[i].life.State != life.Ready {
+			return false
+		}
+	}
+	return true
+}
