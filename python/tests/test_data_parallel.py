@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
-from datetime import timedelta
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from dflash_runner import loss
 from dflash_runner.attention import sdpa
+from dflash_runner.communicator import Communicator
 from dflash_runner.loss import Rows
 from dflash_runner.optim import AdamWConfig, Optimiser
 from numerics import drafter_config, make_drafter, make_head, random_row
 
 CONFIG = drafter_config()
 W0 = 16.0
+DEADLINE_S = 150
 STEPS, ROWS = 3, 4  # rows of a step; the second rank's last place is weightless in the last step
 
 
@@ -38,7 +40,7 @@ def add(optimiser: Optimiser, drafter: torch.nn.Module, rows: Rows | None) -> fl
     return float(terms.numerator_B.detach().sum())
 
 
-def train(*, rank: int, world: int) -> tuple[dict[str, list[float]], list[list[float]]]:
+def train(communicator: Communicator) -> tuple[dict[str, list[float]], list[list[float]]]:
     """Masters, and per step [numerator, weight, norm]."""
     torch.set_num_threads(1)
     drafter = make_drafter(CONFIG)
@@ -46,10 +48,10 @@ def train(*, rank: int, world: int) -> tuple[dict[str, list[float]], list[list[f
     optimiser, figures = Optimiser(drafter, config=config), []
     for step in range(STEPS):
         optimiser.clear()
-        mine = rows_of(step)[rank * ROWS // world : (rank + 1) * ROWS // world]
+        share = ROWS // communicator.world
+        mine = rows_of(step)[communicator.rank * share :][:share]
         numerator = sum(add(optimiser, drafter, rows) for rows in mine)
-        if world > 1:
-            dist.all_reduce(optimiser.gradient_P)
+        communicator.sum(optimiser.gradient_P)
         optimiser.rescale(W0)
         norm = optimiser.global_norm()
         optimiser.clip(norm, limit=1.0)
@@ -58,33 +60,34 @@ def train(*, rank: int, world: int) -> tuple[dict[str, list[float]], list[list[f
     return {name: m.flatten().tolist() for name, m in optimiser.masters().items()}, figures
 
 
-def run_rank(rank: int, path: str, results: multiprocessing.SimpleQueue) -> None:
-    """What a spawned rank does."""
-    dist.init_process_group(
-        "gloo", init_method=f"file://{path}", rank=rank, world_size=2, timeout=timedelta(seconds=100)
-    )
-    results.put((rank, train(rank=rank, world=2)))
-    dist.destroy_process_group()
+def run_rank(rank: int, directory: str, done: Barrier) -> None:
+    """What a spawned rank does; neither leaves before both are done."""
+    communicator = Communicator(directory, number=1, world=2, rank=rank)
+    communicator.open()
+    Path(directory, f"rank-{rank}.json").write_text(json.dumps(train(communicator)))
+    done.wait()
+    communicator.close()
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[dict, list]]:
     """What two spawned ranks end with."""
-    path: Path = tmp_path_factory.mktemp("store") / "store"
+    directory = tmp_path_factory.mktemp("communicators")
     context = multiprocessing.get_context("spawn")
-    results = context.SimpleQueue()
-    ranks = [context.Process(target=run_rank, args=(rank, str(path), results)) for rank in range(2)]
+    done = context.Barrier(2)
+    ranks = [context.Process(target=run_rank, args=(r, str(directory), done)) for r in range(2)]
     for process in ranks:
         process.start()
-    ended = dict(results.get() for _ in ranks)
     for process in ranks:
+        process.join(DEADLINE_S)
+        process.kill()  # nothing where it ended; a rank whose peer died would wait for ever
         process.join()
     assert [process.exitcode for process in ranks] == [0, 0]
-    return ended
+    return {rank: json.loads((directory / f"rank-{rank}.json").read_text()) for rank in range(2)}
 
 
 def test_two_ranks_with_half_the_rows_equal_one_with_all(two_ranks: dict[int, tuple[dict, list]]) -> None:
-    masters, figures = train(rank=0, world=1)
+    masters, figures = train(Communicator("", number=1, world=1, rank=0))
     for name, want in masters.items():
         got = torch.tensor(two_ranks[0][0][name])
         torch.testing.assert_close(got, torch.tensor(want), rtol=1e-5, atol=1e-5, msg=name)
