@@ -1,0 +1,161 @@
+package up
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/dflash-runner/dflash-runner/plugins/worker"
+	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/config"
+)
+
+// python is an interpreter with everything in it, and the tree that it runs.
+type python struct {
+	interpreter string
+	tree        string // holds the package dflash_runner
+	fingerprint string // of the environment: part of every cache key
+}
+
+// environment is what every process of ours is given besides what it inherits.
+func (p python) environment(threads int) []string {
+	n := itoa(threads)
+	return []string{"PYTHONPATH=" + p.tree, "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1", "PYTHONNOUSERSITE=1", "PYTHONHASHSEED=0",
+		"OMP_NUM_THREADS=" + n, "MKL_NUM_THREADS=" + n, "OMP_WAIT_POLICY=passive",
+		"HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=false", "TORCH_NCCL_ASYNC_ERROR_HANDLING=0",
+		"TORCH_NCCL_ENABLE_MONITORING=0", "TORCH_NCCL_DUMP_ON_TIMEOUT=0", "NCCL_CUMEM_ENABLE=0", "NCCL_NVLS_ENABLE=0",
+		"TORCH_SYMM_MEM_DISABLE_MULTICAST=1", "NVSHMEM_DISABLE_NVLS=1"}
+}
+
+// job runs one job and gives its result. progress gets what the job reports;
+// a job that fails is an error with its kind and hint.
+func (u *up) job(ctx context.Context, name string, threads int, j *jobv1.Job) (*jobv1.Result, error) {
+	j.Threads = uint32(threads)
+	in, err := proto.Marshal(j)
+	if err != nil {
+		return nil, runner.Errorf(runner.Internal, "encode job %s: %w", name, err)
+	}
+	var result *jobv1.Result
+	var failed error
+	err = worker.RunJob(ctx, worker.JobSpec{
+		Argv: []string{u.python.interpreter, "-m", "dflash_runner.job"}, Env: worker.Environment(os.Environ(), u.python.environment(threads)),
+		Dir: u.dir.path, Stdin: in, LogPath: u.dir.join("logs", name+".log"), Logger: u.log.Named(name), Grace: jobGrace,
+	}, func(line []byte) {
+		var r jobv1.Report
+		if err := protojson.Unmarshal(line, &r); err != nil {
+			failed = runner.Errorf(runner.Internal, "read report of job %s: %w", name, err)
+			return
+		}
+		switch r := r.Report.(type) {
+		case *jobv1.Report_Progress:
+			u.board.progress(name, r.Progress)
+		case *jobv1.Report_Result:
+			result = r.Result
+		case *jobv1.Report_Error:
+			kind, _ := runner.ParseKind(r.Error.Kind)
+			failed = runner.Errorf(kind, "%s", r.Error.Message).WithHint("%s", r.Error.Hint)
+		}
+	})
+	switch {
+	case failed != nil:
+		return nil, failed
+	case err != nil:
+		return nil, err
+	case result == nil:
+		return nil, runner.Errorf(runner.Internal, "run job %s: it ended without a result", name).
+			WithHint("see %s", place(u.dir.join("logs", name+".log")))
+	}
+	for _, w := range result.Warnings {
+		u.warn(name, w)
+	}
+	return result, nil
+}
+
+// key names what a job makes by everything that it depends on.
+func (u *up) key(parts ...proto.Message) (string, error) {
+	h := sha256.New()
+	h.Write([]byte("1\n" + u.python.fingerprint + "\n"))
+	for _, p := range parts {
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
+		if err != nil {
+			return "", runner.Errorf(runner.Internal, "name cache entry: %w", err)
+		}
+		h.Write(b)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+// targetStage gives the directory of the target, building the embedded one
+// where it is not in the cache yet.
+func (u *up) targetStage(ctx context.Context) (string, error) {
+	c := u.config
+	if c.Target.Directory != "" {
+		return filepath.Abs(c.Target.Directory)
+	}
+	e := c.Target.Embedded
+	b := &jobv1.BuildTarget{Corpus: corpus(e.Corpus), HiddenSize: uint32(e.HiddenSize), IntermediateSize: uint32(e.IntermediateSize),
+		Layers: uint32(e.Layers), Heads: uint32(e.Heads), KvHeads: uint32(e.KVHeads), HeadDim: uint32(e.HeadDim),
+		InitializerRange: e.InitializerRange, LearningRate: e.LearningRate, Steps: uint32(e.Steps), Batch: uint32(e.Batch),
+		Sequence: uint32(e.SequenceTokens), Seed: e.Seed, WeightDecay: e.WeightDecay}
+	key, err := u.key(b)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(u.cache, "targets", key)
+	b.Directory = dir
+	if exists(filepath.Join(dir, "target.json")) {
+		u.board.reused("target")
+		return dir, nil
+	}
+	u.board.begin("target")
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", runner.Errorf(runner.Unavailable, "make cache: %w", err)
+	}
+	_, err = u.job(ctx, "target", u.cores, &jobv1.Job{Job: &jobv1.Job_BuildTarget{BuildTarget: b}})
+	return dir, err
+}
+
+// targetTop1 reads how good an embedded target is; nil for a user's own.
+func targetTop1(dir string) *float64 {
+	var facts struct {
+		Figures map[string]float64 `json:"figures"`
+		Top1    *float64           `json:"top1"`
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "target.json"))
+	if err != nil || json.Unmarshal(b, &facts) != nil {
+		return nil
+	}
+	if v, ok := facts.Figures["top1"]; ok {
+		return &v
+	}
+	return facts.Top1
+}
+
+// dataset is where prepared data lies.
+type dataset struct{ train, heldout, prompts string }
+
+func datasetIn(dir string) dataset {
+	return dataset{train: filepath.Join(dir, "train"), heldout: filepath.Join(dir, "heldout"), prompts: filepath.Join(dir, "prompts.safetensors")}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// dataCorpus is where prompts and samples come from.
+func dataCorpus(c *config.Config) *jobv1.Corpus {
+	if len(c.Data.Files) == 0 {
+		return corpus(c.Target.Embedded.Corpus)
+	}
+	return &jobv1.Corpus{Source: "files", Files: c.Data.Files, HeldoutEvery: uint32(c.Target.Embedded.Corpus.HeldoutEvery)}
+}

@@ -1,0 +1,140 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/dflash-runner/dflash-runner/plugins/worker"
+	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/lane"
+)
+
+// launcher starts Python workers for the loop.
+type launcher struct {
+	u        *up
+	settings *settings
+	data     dataset
+	nonce    string
+	runtime  string // 0700 directory for sockets
+
+	mu    sync.Mutex // guards below
+	lives map[runner.Worker]*process
+}
+
+// Launch starts one life. See drive.Launcher.
+func (l *launcher) Launch(ctx context.Context, life runner.Life) (drive.Process, error) {
+	c := l.u.config
+	device := "cpu"
+	p, err := worker.Launch(ctx, worker.Spec{
+		Life: life, Argv: []string{l.u.python.interpreter, "-m", "dflash_runner.serve"},
+		Env: l.environment(life), Dir: l.u.dir.path, Configuration: l.settings.configuration(life, l.u.dir, l.data, device),
+		LogPath: l.u.dir.join("logs", logName(life)), RuntimeDir: l.runtime, Device: device,
+		StartTimeout: c.Failure.Deadlines.Launch.D(), DescribeTimeout: c.Failure.Deadlines.Launch.D(),
+		ConfigureTimeout: c.Failure.Deadlines.Configure.D(), Grace: c.Failure.Deadlines.Drain.D(),
+		Logger: l.u.log.Named(life.Worker.String()), Nonce: l.nonce,
+	})
+	if err != nil {
+		var died *worker.LaunchError
+		if errors.As(err, &died) {
+			return nil, &drive.Died{Failure: died.Failure, Err: err}
+		}
+		return nil, err
+	}
+	out := &process{p: p, lane: lane.New(p.Lane()), life: life, u: l.u, configuration: l.settings.configuration(life, l.u.dir, l.data, device)}
+	l.mu.Lock()
+	l.lives[life.Worker] = out
+	l.mu.Unlock()
+	return out, nil
+}
+
+func (l *launcher) environment(life runner.Life) []string {
+	set := l.u.python.environment(l.u.config.Workers.Threads)
+	set = append(set, "CUDA_VISIBLE_DEVICES=") // on a CPU, torch sees no GPU
+	if fault := os.Getenv(faultVariable); fault != "" {
+		set = append(set, faultVariable+"="+fault)
+	}
+	return append(worker.Environment(os.Environ(), set), "DFLASH_RUNNER_LIFE="+life.String())
+}
+
+// current gives a worker's newest life, or nil.
+func (l *launcher) current(w runner.Worker) *process {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lives[w]
+}
+
+func logName(life runner.Life) string {
+	return life.Worker.FileName() + "." + itoa(int(life.Generation)) + ".log"
+}
+
+// process is one Python worker as the loop sees it.
+type process struct {
+	p             *worker.Process
+	lane          *lane.Conn
+	life          runner.Life
+	u             *up
+	configuration *workerv1.Configuration
+}
+
+var _ drive.Process = (*process)(nil)
+
+func (p *process) Facts() drive.Facts {
+	c := p.p.Configured()
+	f := drive.Facts{Pid: p.p.Pid(), SlotBytes: c.SlotBytes, ImageBytes: c.ImageBytes}
+	copy(f.Parameters[:], c.ParametersDigest)
+	return f
+}
+
+func (p *process) WarmUp(ctx context.Context, progress func(string, uint32, uint32)) (runner.Certificate, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.u.config.WarmUp.Deadline.D())
+	defer cancel()
+	full, err := p.p.WarmUp(ctx, func(w *workerv1.WarmUpProgress) { progress(w.Phase, w.Done, w.Total) })
+	if err != nil {
+		return runner.Certificate{}, err
+	}
+	name := p.u.dir.join("certificates", strings.TrimSuffix(logName(p.life), ".log")+".json")
+	if b, err := protojson.Marshal(full); err == nil {
+		err = os.WriteFile(name, b, 0o600)
+		if err != nil {
+			p.u.warn("certificates", err.Error())
+		}
+	}
+	return worker.Check(full, p.configuration, p.configuration.Device)
+}
+
+func (p *process) Send(seq uint64, o runner.Order, f *os.File) error {
+	p.p.SetLastOrder(runner.OrderType(o))
+	if _, ok := o.(runner.Drain); ok {
+		p.p.ExpectExit()
+	}
+	return p.lane.Send(seq, o, f)
+}
+
+func (p *process) Receive() (uint64, runner.Reply, error) {
+	seq, r, err := p.lane.Receive()
+	if err != nil {
+		_ = p.lane.Close() // of no more use, whatever the error was
+	}
+	return seq, r, err
+}
+
+func (p *process) SignAge() time.Duration                        { return p.p.SignAge() }
+func (p *process) Kill(cause runner.Cause, message, hint string) { p.p.Kill(cause, message, hint) }
+func (p *process) Dump()                                         { p.p.Dump() }
+func (p *process) Done() <-chan struct{}                         { return p.p.Done() }
+
+func (p *process) Report() *runner.Failure {
+	r := p.p.Report()
+	if r.Cause == "" {
+		return nil
+	}
+	return &r
+}

@@ -1,0 +1,134 @@
+package up
+
+import (
+	"crypto/rand"
+	"slices"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/image"
+	"github.com/dflash-runner/dflash-runner/runner/journal"
+)
+
+// history folds a journal's records into what a core resumes from. It decides
+// nothing and touches nothing: the records are the whole input.
+type history struct {
+	resume      core.Resume
+	plans       map[runner.Step]runner.PlanRecord
+	committed   []tally // by step, of the surviving lineage
+	checkpoints map[string]runner.CheckpointRecord
+	skipped     map[runner.Row]bool
+	any         bool // more than a start was written
+}
+
+// tally is what one committed step counts for.
+type tally struct {
+	step                  runner.Step
+	rows, samples, tokens uint64
+}
+
+func newHistory() *history {
+	return &history{plans: map[runner.Step]runner.PlanRecord{}, checkpoints: map[string]runner.CheckpointRecord{}, skipped: map[runner.Row]bool{}}
+}
+
+// take folds one record.
+func (h *history) take(r runner.Record) {
+	v := &h.resume
+	if _, start := r.(runner.StartRecord); !start {
+		h.any = true
+	}
+	switch r := r.(type) {
+	case runner.StartRecord:
+		v.Lineage = max(v.Lineage, r.Lineage)
+	case runner.ExcludeRecord:
+		v.Excluded = true
+	case runner.ArrangeRecord:
+		v.Arranged = append(v.Arranged, r)
+	case runner.PlanRecord:
+		h.plans[r.Plan.Step] = r
+	case runner.CommitRecord:
+		v.Lineage = max(v.Lineage, r.Lineage)
+		v.Committed = r.Step
+		h.committed = append(h.committed, tallyOf(r.Step, h.plans[r.Step].Rows))
+	case runner.RestoreRecord:
+		v.Lineage = max(v.Lineage, r.Lineage)
+		h.rewind(r.Step)
+	case runner.SkipRecord:
+		h.skipped[r.Row] = true
+	case runner.CheckpointRecord:
+		h.checkpoints[r.Name] = r
+	case runner.EvaluationRecord:
+		v.Evaluations = append(v.Evaluations, r)
+	}
+}
+
+// rewind forgets what a restore to step s undid.
+func (h *history) rewind(s runner.Step) {
+	h.resume.Committed = s
+	h.committed = slices.DeleteFunc(h.committed, func(t tally) bool { return t.step > s })
+	h.resume.Evaluations = slices.DeleteFunc(h.resume.Evaluations, func(e runner.EvaluationRecord) bool { return e.Step > s })
+}
+
+func tallyOf(step runner.Step, plans []runner.RowPlan) tally {
+	t := tally{step: step, rows: uint64(len(plans))}
+	for _, p := range plans {
+		t.samples += uint64(len(p.Pieces))
+		for _, c := range p.Pieces {
+			t.tokens += uint64(c.Tokens)
+		}
+	}
+	return t
+}
+
+// end gives what the core resumes from. there says whether a checkpoint's
+// directory is there and holds the image that the journal names.
+func (h *history) end(there func(runner.CheckpointRecord) bool) *core.Resume {
+	v := &h.resume
+	for _, c := range h.checkpoints {
+		if there(c) {
+			v.Checkpoints = append(v.Checkpoints, c)
+		}
+	}
+	slices.SortFunc(v.Checkpoints, func(a, b runner.CheckpointRecord) int { return int(int64(a.Step) - int64(b.Step)) })
+	for _, p := range h.plans {
+		v.Plans = append(v.Plans, p)
+	}
+	slices.SortFunc(v.Plans, func(a, b runner.PlanRecord) int { return int(int64(a.Plan.Step) - int64(b.Plan.Step)) })
+	for _, t := range h.committed {
+		v.Rows, v.Samples, v.Tokens = v.Rows+t.rows, v.Samples+t.samples, v.Tokens+t.tokens
+	}
+	v.Skipped = uint64(len(h.skipped))
+	return v
+}
+
+// openJournal goes on with the run's journal, or begins one.
+func (u *up) openJournal(st *store) (*journal.Writer, *core.Resume, error) {
+	dir := u.dir.join("journal")
+	if !hasJournal(u.dir.path) {
+		var id journal.RunID
+		if _, err := rand.Read(id[:]); err != nil {
+			return nil, nil, runner.Errorf(runner.Internal, "name journal: %w", err)
+		}
+		w, err := journal.Create(dir, id)
+		return w, nil, err
+	}
+	h := newHistory()
+	w, s, err := journal.Open(dir, func(e journal.Entry) error { h.take(e.Record); return nil })
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.Torn != nil {
+		u.note("journal cut", s.Torn.File+": "+s.Torn.Reason)
+	}
+	if !h.any {
+		return w, nil, nil
+	}
+	resume := h.end(func(c runner.CheckpointRecord) bool {
+		f, err := image.ReadFacts(st.path(c.Name))
+		return err == nil && f.Step == c.Step && f.Image == hexOf(c.Image)
+	})
+	u.mu.Lock()
+	u.tokensBefore = resume.Tokens
+	u.mu.Unlock()
+	return w, resume, nil
+}

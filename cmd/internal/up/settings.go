@@ -1,0 +1,106 @@
+package up
+
+import (
+	"math"
+
+	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
+	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/config"
+)
+
+// settings is a configuration joined with what its target's directory says:
+// every number that workers and jobs are told.
+type settings struct {
+	config    *config.Config
+	target    *workerv1.Target
+	drafter   *workerv1.Drafter
+	training  *workerv1.Training
+	width     uint32 // of captured hidden states: layers x hidden size
+	hiddenMax uint32 // largest bucket, in tokens
+}
+
+// settle joins the configuration with the model in directory. The directory
+// was checked against the configuration before.
+func settle(c *config.Config, directory string) (*settings, error) {
+	m, err := config.ReadModel(directory)
+	if err != nil {
+		return nil, err
+	}
+	mask := c.Drafter.MaskTokenID
+	if mask < 0 {
+		id, ok, err := config.MaskToken(directory)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			return nil, runner.Errorf(runner.Invalid, "settle drafter: the tokenizer in %s names no mask token", directory).
+				WithHint("set drafter.mask_token_id to a token that never stands in text")
+		}
+		mask = id
+	}
+	ids := c.CapturedLayers(m.Layers)
+	t := c.Training
+	s := &settings{config: c,
+		target: &workerv1.Target{Directory: directory, Dtype: c.Target.DType, LayerIds: unsigned(ids)},
+		drafter: &workerv1.Drafter{Layers: uint32(c.Drafter.Layers), HiddenSize: or(c.Drafter.HiddenSize, m.HiddenSize),
+			IntermediateSize: or(c.Drafter.IntermediateSize, m.IntermediateSize), Heads: or(c.Drafter.Heads, m.Heads),
+			KvHeads: or(c.Drafter.KVHeads, m.KVHeads), HeadDim: or(c.Drafter.HeadDim, m.HeadDim),
+			VocabSize: uint32(m.VocabSize), RmsNormEps: m.RMSNormEps, RopeTheta: m.RopeTheta,
+			BlockSize: uint32(c.Drafter.BlockSize), MaskTokenId: uint32(mask), TargetLayers: uint32(m.Layers),
+			InitFrom: c.Drafter.InitFrom, MaxPositionEmbeddings: or(m.MaxPositions, 32768)},
+		training: &workerv1.Training{Buckets: unsigned(t.Buckets), Anchors: uint32(t.Anchors), Gamma: t.Gamma,
+			WeightConstant: weightConstant(t.RowsPerStep, t.Anchors, c.Drafter.BlockSize, t.Gamma),
+			Beta1:          t.Betas[0], Beta2: t.Betas[1], Epsilon: t.Epsilon, WeightDecay: t.WeightDecay, ClipNorm: t.ClipNorm,
+			RowsPerStep: uint32(t.RowsPerStep), ComputeDtype: t.ComputeDType},
+		width:     uint32(len(ids) * m.HiddenSize),
+		hiddenMax: uint32(t.Buckets[len(t.Buckets)-1]),
+	}
+	return s, nil
+}
+
+// weightConstant is W0: the weight of a step whose every place is full. The
+// loss is divided by it before the backward and the sum rescaled by W0/Σw after.
+func weightConstant(rows, anchors, block int, gamma float64) float64 {
+	w := 0.0
+	for k := 1; k < block; k++ {
+		w += math.Exp(-float64(k-1) / gamma)
+	}
+	return w * float64(rows) * float64(anchors)
+}
+
+// configuration is what one worker is told.
+func (s *settings) configuration(life runner.Life, d *rundir, data dataset, device string) *workerv1.Configuration {
+	c := s.config
+	out := &workerv1.Configuration{Rank: uint32(life.Worker.Rank), WorldSize: uint32(c.Workers.Drafters),
+		Generation: uint32(life.Generation), Device: device, Threads: uint32(c.Workers.Threads), Seed: c.Run.Seed,
+		Attention: c.Drafter.Attention, Target: s.target, Drafter: s.drafter, Training: s.training,
+		CommunicatorDirectory: d.join("communicators"), TrainData: data.train}
+	if life.Worker.Role == runner.Target {
+		out.Role = workerv1.Role_ROLE_TARGET
+		out.HeldoutData, out.Prompts = data.heldout, data.prompts
+	} else {
+		out.Role = workerv1.Role_ROLE_DRAFTER
+	}
+	return out
+}
+
+// corpus is the configuration's corpus as jobs are told it.
+func corpus(c config.Corpus) *jobv1.Corpus {
+	return &jobv1.Corpus{Source: c.Source, Files: c.Files, MaxBytes: uint64(c.MaxBytes), HeldoutEvery: uint32(c.HeldoutEvery)}
+}
+
+func unsigned(in []int) []uint32 {
+	out := make([]uint32, len(in))
+	for i, v := range in {
+		out[i] = uint32(v)
+	}
+	return out
+}
+
+func or(v, otherwise int) uint32 {
+	if v == 0 {
+		v = otherwise
+	}
+	return uint32(v)
+}

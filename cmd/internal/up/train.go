@@ -1,0 +1,220 @@
+package up
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/dflash-runner/dflash-runner/plugins/worker"
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/rows"
+)
+
+// signOfLife is the oldest sign of life that is borne; a worker answers without
+// Python, so only a stopped process or a stuck kernel is as old.
+const signOfLife = 10 * time.Second
+
+// schedulerDeadline is how long one question to a scheduler may take.
+const schedulerDeadline = 2 * time.Second
+
+// train runs the loop over workers, arenas and journal to its end. It gives the
+// newest checkpoint's image besides.
+func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish, string, error) {
+	ix, err := readIndex(data.train)
+	if err != nil {
+		return core.Finish{}, "", err
+	}
+	plan, err := u.planning(ix)
+	if err != nil {
+		return core.Finish{}, "", err
+	}
+	st, err := openStore(u.dir.join("checkpoints"))
+	if err != nil {
+		return core.Finish{}, "", err
+	}
+	manifest, err := u.writeManifest(s, ix)
+	if err != nil {
+		return core.Finish{}, "", err
+	}
+	j, resume, err := u.openJournal(st)
+	if err != nil {
+		return core.Finish{}, "", err
+	}
+	defer func() {
+		if err := j.Close(); err != nil {
+			u.warn("journal", err.Error())
+		}
+	}()
+	if err := worker.BecomeSubreaper(); err != nil {
+		return core.Finish{}, "", err
+	}
+	l, err := u.newLauncher(s, data)
+	if err != nil {
+		return core.Finish{}, "", err
+	}
+	loop, err := drive.New(u.driving(plan, l, st, j, u.deciding(s, plan, manifest, resume)))
+	if err != nil {
+		return core.Finish{}, "", err
+	}
+	u.enter(loop, l, s, st)
+	finish := loop.Run(ctx)
+	u.leave(finish)
+	image := ""
+	if c := st.last(); c != nil {
+		image = st.imagePath(c.name)
+	}
+	return finish, image, nil
+}
+
+// planned is what rows and steps are planned with.
+type planned struct {
+	planner *rows.Planner
+	config  rows.Config
+	steps   runner.Step // last of the run
+}
+
+// planning makes the planner, and settles how many steps the run has.
+func (u *up) planning(ix *rows.Index) (planned, error) {
+	t := u.config.Training
+	c := rows.Config{Buckets: unsigned(t.Buckets), Anchors: uint32(t.Anchors), RowsPerStep: t.RowsPerStep, Drafters: u.config.Workers.Drafters, Draws: 1}
+	total := uint64(t.Steps)
+	if total == 0 {
+		p, err := rows.NewPlanner(ix, c)
+		if err != nil {
+			return planned{}, err
+		}
+		if total, err = rows.CountSteps(ix, c, u.config.Run.Seed, uint32(t.Epochs), p.Horizon(t.HorizonSteps)); err != nil {
+			return planned{}, err
+		}
+	}
+	c.Schedule = rows.Schedule{Peak: t.LearningRate, Floor: t.FloorFraction, WarmUp: t.WarmupFraction, Total: total}
+	p, err := rows.NewPlanner(ix, c)
+	return planned{p, c, runner.Step(total)}, err
+}
+
+// deciding is the core's configuration.
+func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *core.Resume) core.Config {
+	c := u.config
+	k := core.Config{Devices: map[string]int{"cpu": u.turns()}, GateWidth: c.WarmUp.Width, Slots: uint32(c.Workers.Slots),
+		Planner: p.planner, Steps: p.steps, HorizonSteps: c.Training.HorizonSteps, ImageEvery: runner.Step(c.Images.EverySteps),
+		Checkpoint: runner.Step(c.Checkpoints.EverySteps), KeepLast: c.Checkpoints.KeepLast, NonFinite: c.Failure.NonfiniteSteps,
+		Manifest: manifest, Excluded: p.planner.Excluded(), Resume: resume,
+		Evaluation: core.Evaluation{Every: runner.Step(c.Checkpoints.EverySteps), AtStart: true, AtEnd: true,
+			Heldout: uint32(c.Evaluate.HeldoutSamples), HeldoutChunk: heldoutChunk, Prompts: uint32(c.Evaluate.Prompts), PromptChunk: promptChunk,
+			NewTokens: uint32(c.Evaluate.NewTokens), DecodeEvery: runner.Step(c.Evaluate.EverySteps)},
+		Restart: core.Restart{Budget: c.Failure.Restarts, Decay: c.Failure.Decay.D(), Base: c.Failure.BackoffMin.D(), Cap: c.Failure.BackoffMax.D()},
+		Deadlines: core.Deadlines{Launch: c.Failure.Deadlines.Launch.D() + c.Failure.Deadlines.Configure.D(), WarmUp: c.WarmUp.Deadline.D() + warmUpSlack,
+			Order: c.Failure.Deadlines.Order.D(), Step: c.Failure.Deadlines.Order.D(), Abort: c.Failure.Deadlines.Order.D(), Image: c.Failure.Deadlines.Order.D(),
+			Evaluate: c.Failure.Deadlines.Order.D(), Drain: c.Failure.Deadlines.Drain.D(), Stop: 2 * c.Failure.Deadlines.Order.D()},
+	}
+	for role, n := range map[runner.Role]int{runner.Target: c.Workers.Targets, runner.Drafter: c.Workers.Drafters} {
+		for rank := range n {
+			k.Workers = append(k.Workers, core.Worker{Worker: runner.Worker{Role: role, Rank: runner.Rank(rank)}, Device: "cpu"})
+		}
+	}
+	sortWorkers(k.Workers)
+	return k
+}
+
+// Chunks bound how long one evaluate order takes; warmUpSlack lets the worker's
+// own deadline, which brings its stacks along, come first.
+const (
+	heldoutChunk = 8
+	promptChunk  = 4
+	warmUpSlack  = 30 * time.Second
+)
+
+// turns says how many workers may compute at once on the CPU.
+func (u *up) turns() int {
+	if u.config.Workers.Turns > 0 {
+		return u.config.Workers.Turns
+	}
+	return max(u.config.Workers.Drafters, u.cores/u.config.Workers.Threads, 1)
+}
+
+// driving joins everything into a loop's configuration.
+func (u *up) driving(p planned, l *launcher, st *store, j drive.Journal, k core.Config) drive.Config {
+	builtin := drive.Fixed{Seed: u.config.Run.Seed, Samples: p.planner.Plannable(), Draws: p.config.Draws}
+	return drive.Config{Core: k, Launcher: l, Builtin: builtin, Memory: memory{}, Store: st, Journal: j,
+		Observe: u.observe, Warming: u.warming, SchedulerDeadline: schedulerDeadline, SignOfLife: signOfLife,
+		Plannable: p.planner.Plannable(), Draws: p.config.Draws}
+}
+
+// newLauncher makes what starts workers, with a nonce of its own.
+func (u *up) newLauncher(s *settings, data dataset) (*launcher, error) {
+	var b [16]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return nil, runner.Errorf(runner.Internal, "make nonce: %w", err)
+	}
+	runtime, err := runtimeDir()
+	if err != nil {
+		return nil, err
+	}
+	return &launcher{u: u, settings: s, data: data, nonce: hex.EncodeToString(b[:]), runtime: runtime, lives: map[runner.Worker]*process{}}, nil
+}
+
+// manifest.json: what a run's bits depend on.
+type manifest struct {
+	Format       string `json:"format"`
+	Name         string `json:"name"`
+	Index        string `json:"index"` // SHA-256 of the data index, hex
+	Data         string `json:"data"`
+	WorldSize    int    `json:"world_size"`
+	RowsPerStep  int    `json:"rows_per_step"`
+	Threads      int    `json:"threads"`
+	Attention    string `json:"attention"`
+	Environment  string `json:"environment"` // fingerprint
+	Drafter      any    `json:"drafter"`
+	Training     any    `json:"training"`
+	Target       any    `json:"target"`
+	Seed         uint64 `json:"seed"`
+	BitIdentical bool   `json:"bit_identical"`
+}
+
+func (u *up) writeManifest(s *settings, ix *rows.Index) (d runner.Digest, err error) {
+	m := manifest{Format: "dflash-runner-manifest/1", Name: u.dir.name, Index: hex.EncodeToString(ix.Digest[:]), Data: hex.EncodeToString(ix.Data[:]),
+		WorldSize: u.config.Workers.Drafters, RowsPerStep: u.config.Training.RowsPerStep, Threads: u.config.Workers.Threads,
+		Attention: u.config.Drafter.Attention, Environment: u.python.fingerprint, Drafter: s.drafter, Training: s.training, Target: s.target,
+		Seed: u.config.Run.Seed, BitIdentical: u.config.Workers.Device == "cpu"}
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return d, runner.Errorf(runner.Internal, "encode manifest: %w", err)
+	}
+	if err := renameio.WriteFile(u.dir.join("manifest.json"), append(b, '\n'), 0o600); err != nil {
+		return d, writable(u.dir.path, err)
+	}
+	return sha256.Sum256(b), nil
+}
+
+// enter makes the loop reachable for status and signals; a stop that came
+// before it is passed on.
+func (u *up) enter(loop *drive.Loop, l *launcher, s *settings, st *store) {
+	u.mu.Lock()
+	u.loop, u.launcher, u.settings, u.store = loop, l, s, st
+	why, quick := u.stopping, u.quick
+	u.mu.Unlock()
+	if why != "" {
+		loop.Stop(quick, why)
+	}
+	u.board.begin("launch")
+}
+
+// leave keeps the last picture of a loop that is over.
+func (u *up) leave(f core.Finish) {
+	u.refresh(context.Background())
+	v, _ := u.loop.View(context.Background())
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.ended, u.final = &f, &v
+	if f.Code == runner.ExitDone {
+		u.state = admin.Finishing
+	}
+}

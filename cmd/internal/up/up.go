@@ -1,0 +1,190 @@
+// Package up is the one place that sees plugins, edges and the loop together:
+// it takes a run from its configuration to its exit code.
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/config"
+	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/pyenv"
+	"github.com/dflash-runner/dflash-runner/runner/telemetry"
+)
+
+// jobGrace is how long a job may take to end after SIGTERM.
+const jobGrace = 5 * time.Second
+
+// faultVariable makes workers misbehave on purpose; it is for tests, and the
+// run says so where it is set.
+const faultVariable = "DFLASH_RUNNER_FAULT"
+
+// Options are what the command line says.
+type Options struct {
+	ConfigPath string   // empty: the embedded default
+	Name       string   // empty: the configuration's
+	Set        []string // path=value
+	Resume     bool
+	// Show is started once the run has a directory, and ended before Run
+	// returns: the live view or plain lines. It may be nil.
+	Show func(ctx context.Context, status func() admin.Status, stop func(quick bool))
+	// Ready is told of the run's directory once its socket answers. May be nil.
+	Ready func(directory string)
+	// Detached: the run has no terminal and does not end with one.
+	Detached bool
+	// Stderr takes errors and hints.
+	Stderr *os.File
+}
+
+// up is a run while `up` works on it.
+type up struct {
+	options     Options
+	config      *config.Config
+	dir         *rundir
+	cache       string
+	cores       int
+	python      python
+	log         hclog.Logger
+	board       *board
+	events      *telemetry.Recorder
+	metrics     http.Handler
+	started     time.Time
+	environment *pyenv.Env // nil until it was made or found
+
+	mu           sync.Mutex // guards below
+	loop         *drive.Loop
+	launcher     *launcher
+	settings     *settings
+	store        *store
+	final        *drive.View              // once the loop is over
+	phases       map[runner.Worker]string // of warm-up
+	rate         rate
+	top1         *float64
+	exported     string
+	tokensBefore uint64 // committed before this supervisor began
+	state        admin.State
+	last         admin.Status // newest picture
+	warnings     []admin.Reason
+	ended        *core.Finish
+	quick        bool
+	stopping     string // why the run was asked to end, or empty
+	cancel       context.CancelFunc
+}
+
+// Run takes a run to its end and gives its exit code. Errors and hints are on
+// o.Stderr by then.
+func Run(ctx context.Context, o Options) int {
+	c, err := config.Load(o.ConfigPath, o.Set)
+	if err != nil {
+		return say(o.Stderr, err, runner.ExitUsage)
+	}
+	name := c.Run.Name
+	if o.Name != "" {
+		name = o.Name
+	}
+	dir, err := openRun(c.Run.Directory, name, intent{explicit: o.Name != "", resume: o.Resume})
+	if err != nil {
+		return say(o.Stderr, err, codeOf(err))
+	}
+	u := &up{options: o, config: c, dir: dir, cores: runtime.NumCPU(), board: newBoard(time.Now), started: time.Now(), state: admin.Starting, phases: map[runner.Worker]string{}}
+	code, err := u.run(ctx)
+	if err := dir.close(); err != nil {
+		say(o.Stderr, err, 0)
+	}
+	return say(o.Stderr, err, code)
+}
+
+// run opens what stands around the run, works, and writes the end.
+func (u *up) run(ctx context.Context) (int, error) {
+	ctx, u.cancel = context.WithCancel(ctx)
+	defer u.cancel()
+	around, err := u.open(ctx)
+	if err != nil {
+		return codeOf(err), err
+	}
+	finish, err := u.work(ctx)
+	if err != nil {
+		finish = core.Finish{Code: codeOf(err), Reason: err.Error()}
+		if u.stoppedBy() != "" && ctx.Err() != nil {
+			finish, err = core.Finish{Code: runner.ExitStopped, Reason: "stopped before training: " + u.stoppedBy()}, nil
+		}
+	}
+	err = errors.Join(err, u.end(finish, runner.HintOf(err)))
+	err = errors.Join(err, around.close())
+	return finish.Code, err
+}
+
+// work is the run itself, stage by stage.
+func (u *up) work(ctx context.Context) (core.Finish, error) {
+	if err := u.environmentStage(ctx); err != nil {
+		return core.Finish{}, err
+	}
+	target, err := u.targetStage(ctx)
+	if err != nil {
+		return core.Finish{}, err
+	}
+	u.board.done("target")
+	u.mu.Lock()
+	u.top1 = targetTop1(target)
+	u.mu.Unlock()
+	if err := u.config.CheckTarget(target); err != nil {
+		return core.Finish{}, err
+	}
+	s, err := settle(u.config, target)
+	if err != nil {
+		return core.Finish{}, err
+	}
+	data, err := u.dataStage(ctx, target)
+	if err != nil {
+		return core.Finish{}, err
+	}
+	finish, image, err := u.train(ctx, s, data)
+	if err != nil || finish.Code != runner.ExitDone {
+		return finish, err
+	}
+	exported, err := u.exportStage(ctx, s, image)
+	u.mu.Lock()
+	u.exported = exported
+	u.mu.Unlock()
+	return finish, err
+}
+
+// codeOf gives the exit code of an error that ended a run before its loop did.
+func codeOf(err error) int {
+	var problems config.Problems
+	if errors.As(err, &problems) {
+		return runner.ExitUsage
+	}
+	switch runner.KindOf(err) {
+	case runner.Invalid, runner.NotFound:
+		return runner.ExitUsage
+	case runner.Exhausted:
+		return runner.ExitPreflight
+	}
+	return runner.ExitFailed
+}
+
+// say prints an error and its hint, if there is one, and passes the code on.
+func say(w *os.File, err error, code int) int {
+	if err != nil {
+		fmt.Fprintln(w, "error:", err)
+		if hint := runner.HintOf(err); hint != "" {
+			fmt.Fprintln(w, "hint:", hint)
+		}
+	}
+	return code
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

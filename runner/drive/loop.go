@@ -1,0 +1,152 @@
+package drive
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/core"
+)
+
+// Config is what a loop is made of. Everything is required unless it says so.
+type Config struct {
+	Core      core.Config
+	Launcher  Launcher
+	Scheduler Scheduler // nil: the built-in
+	Builtin   Scheduler
+	Memory    Memory
+	Store     Store
+	Journal   Journal
+
+	// Observe is told of every event, from any goroutine: it must not block.
+	Observe func(runner.Event)
+	// Warming is told of warm-up progress, from any goroutine. May be nil.
+	Warming func(life runner.Life, phase string, done, total uint32)
+	// Started is told of every configured life, from any goroutine. May be nil.
+	Started func(life runner.Life, p Process)
+
+	SchedulerDeadline time.Duration // of one call
+	SignOfLife        time.Duration // oldest sign of life that is borne
+
+	Plannable []runner.Sample
+	Draws     uint32
+}
+
+// Loop is a run in progress. Make it with New, run it with Run.
+type Loop struct {
+	c       Config
+	core    *core.Core
+	inbox   *inbox
+	edges   sync.WaitGroup // every goroutine that the loop starts
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	lives   map[runner.Life]*life
+	arenas  map[runner.Arena]Region
+	images  map[core.ImageID]Region
+	disk    *inbox // the one disk worker's queue: func(), and nil at the end
+	guard   *guard
+	wake    *time.Timer
+	outcome *core.Finish
+	degrade map[string]string // what is worse than asked for, by subject
+
+	appended uint64 // number of the newest record
+	final    View   // set before the inbox closes, for whoever asks later
+}
+
+// New makes a loop over a fresh core. Nothing is started.
+func New(c Config) (*Loop, error) {
+	if c.Scheduler == nil {
+		c.Scheduler = c.Builtin
+	}
+	k, err := core.New(c.Core)
+	if err != nil {
+		return nil, err
+	}
+	var arranged []runner.ArrangeRecord
+	if c.Core.Resume != nil {
+		arranged = c.Core.Resume.Arranged
+	}
+	return &Loop{c: c, core: k, inbox: newInbox(), lives: map[runner.Life]*life{}, arenas: map[runner.Arena]Region{},
+		images: map[core.ImageID]Region{}, disk: newInbox(), degrade: map[string]string{},
+		guard: newGuard(c.Scheduler, c.Builtin, c.Plannable, c.Draws, arranged)}, nil
+}
+
+// Run drives the core until it finishes. It returns when every life was reaped
+// and every goroutine that it started has ended. A cancelled ctx does not stop
+// it: Stop does.
+func (l *Loop) Run(ctx context.Context) core.Finish {
+	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	l.goEdge(l.diskWorker) // ends at the nil that end posts
+	l.handle(core.Begin{})
+	for l.outcome == nil {
+		<-l.inbox.ready
+		for _, v := range l.inbox.take() {
+			if f, ok := v.(func()); ok {
+				f()
+			} else if l.outcome == nil {
+				l.handle(v.(core.Input))
+			}
+		}
+	}
+	l.end()
+	return *l.outcome
+}
+
+// end gives everything back, in the reverse order of its making.
+func (l *Loop) end() {
+	l.final = l.view()
+	for _, v := range l.inbox.close() {
+		if f, ok := v.(func()); ok {
+			f()
+		}
+	}
+	if l.wake != nil {
+		l.wake.Stop()
+	}
+	l.cancel(errFinished)
+	l.disk.post(nil)
+	l.edges.Wait()
+	for _, r := range l.images {
+		l.closeRegion("image", r)
+	}
+	for _, r := range l.arenas {
+		l.closeRegion("arena", r)
+	}
+}
+
+// Stop asks for an end. From any goroutine, any number of times.
+func (l *Loop) Stop(quick bool, reason string) {
+	l.inbox.post(core.StopRequested{Quick: quick, Reason: reason})
+}
+
+// View gives a picture of the run at one moment, the last one once it is over;
+// ok is false when ctx ended first. From any goroutine.
+func (l *Loop) View(ctx context.Context) (v View, ok bool) {
+	got := make(chan View, 1)
+	if !l.inbox.post(func() { got <- l.view() }) {
+		return l.final, true
+	}
+	select {
+	case v := <-got:
+		return v, true
+	case <-ctx.Done():
+		return View{}, false
+	}
+}
+
+// handle feeds one input and acts on the answer. From the loop alone.
+func (l *Loop) handle(in core.Input) {
+	for _, a := range l.core.Handle(time.Now(), in) {
+		l.act(a)
+	}
+}
+
+// goEdge starts a goroutine that end waits for.
+func (l *Loop) goEdge(f func()) {
+	l.edges.Add(1)
+	go func() {
+		defer l.edges.Done()
+		f()
+	}()
+}

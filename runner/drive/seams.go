@@ -1,0 +1,117 @@
+package drive
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// Launcher starts lives. Launch is called from a goroutine of its own, once a
+// life; it returns when the worker is configured. After an error nothing of the
+// life runs any more, and the error wraps a *Died. A cancelled ctx ends the
+// launch; its cause names why.
+type Launcher interface {
+	Launch(ctx context.Context, life runner.Life) (Process, error)
+}
+
+// Died says how a life that never came to be ended.
+type Died struct {
+	Failure runner.Failure
+	Err     error
+}
+
+// Error gives the failure's message.
+func (d *Died) Error() string { return d.Failure.Message }
+
+// Unwrap gives the cause.
+func (d *Died) Unwrap() error { return d.Err }
+
+// Facts are what a worker said when it was configured.
+type Facts struct {
+	Pid        int
+	SlotBytes  uint64 // targets
+	ImageBytes uint64 // drafters
+	Parameters runner.Digest
+}
+
+// Process is one life from Launch to its reaping.
+type Process interface {
+	Facts() Facts
+	// WarmUp is called once, from a goroutine of its own. The certificate was
+	// checked; progress may be called from that goroutine.
+	WarmUp(ctx context.Context, progress func(phase string, done, total uint32)) (runner.Certificate, error)
+	// Send is called from the loop and never waits.
+	Send(seq uint64, o runner.Order, f *os.File) error
+	// Receive is called from one reader goroutine; any error ends it.
+	Receive() (uint64, runner.Reply, error)
+	// SignAge says how old the last sign of life is.
+	SignAge() time.Duration
+	// Kill starts the ladder and returns at once; the first cause is kept.
+	Kill(cause runner.Cause, message, hint string)
+	// Dump asks for stacks, into the worker's log and report.
+	Dump()
+	// Done is closed once the process was reaped and nothing of it runs.
+	Done() <-chan struct{}
+	// Report says how it ended, after Done; nil for a drained worker's exit 0.
+	Report() *runner.Failure
+}
+
+// Scheduler decides what may be decided by others: the order of samples and
+// which free target makes a row. Every call has a deadline and is made from a
+// goroutine of its own; a late, wrong or missing answer is replaced by the
+// built-in's, counted and shown.
+type Scheduler interface {
+	Name() string
+	// Arrange gives the next count samples of an epoch, of which left were not
+	// arranged yet; fewer only where fewer are left.
+	Arrange(ctx context.Context, epoch uint32, count, left int) ([]runner.Sample, error)
+	// Assign picks one of the free targets, of which there is at least one.
+	Assign(ctx context.Context, row runner.RowPlan, free []runner.Worker) (runner.Worker, error)
+}
+
+// Memory makes what crosses between workers and is held by the supervisor.
+// MakeArena and MakeImage may take as long as touching the memory takes.
+type Memory interface {
+	MakeArena(id runner.Arena, of runner.Worker, slots uint32, slotBytes uint64) (Region, error)
+	MakeImage(step runner.Step, nbytes uint64) (Region, error)
+}
+
+// Region is an arena's or an image's memory. Files stay the region's own.
+type Region interface {
+	Kind() string
+	Bytes() uint64
+	Writable() *os.File // nil where it must not be written any more
+	ReadOnly() *os.File
+	Close() error
+}
+
+// Store keeps images on the disk. Its methods are called from goroutines of
+// their own, one at a time.
+type Store interface {
+	// Open gives a checkpoint's image after checking its digest.
+	Open(name string, want runner.Digest) (Region, error)
+	// Publish makes a checkpoint of an image; when it returns without an error
+	// the checkpoint is durable.
+	Publish(p Publication) (name string, err error)
+	Remove(name string) error
+}
+
+// Publication is a checkpoint to be.
+type Publication struct {
+	Region  Region
+	Step    runner.Step
+	Lineage runner.Lineage
+	Digest  runner.Digest
+	Chain   runner.Chain
+	Best    bool
+}
+
+// Journal is the one writer of the run's journal. Append is called from the
+// loop and does not wait for the disk; Sync returns at once and calls done from
+// a goroutine when everything appended before it is durable.
+type Journal interface {
+	Append(r runner.Record) error
+	Sync(done func(error))
+}
