@@ -179,7 +179,7 @@ class DrafterRole:
 
     def _micro_step(self, order: Train) -> None:
         """Forward and backward of a row buffer; nothing at a weightless place."""
-        poison = self._faults.reach("train") == NAN
+        poison = self._faults.reach("train", step=order.step) == NAN
         if not order.row:
             return
         held, trained = self._buffers.take(order.row), False

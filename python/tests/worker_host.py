@@ -24,7 +24,7 @@ from dflash_runner.data_writer import DatasetWriter, write_prompts
 from dflash_runner.frames import Piece
 from dflash_runner.lane import decode_reply, encode_order
 from dflash_runner.orders import Abort, Commit, Drain, Image, Join, Load, MapArena, Produce, Pull, Train
-from dflash_runner.replies import Reply
+from dflash_runner.replies import Reply, Trained
 from dflash_runner.worker.v1 import worker_pb2, worker_pb2_grpc
 from tiny import VOCABULARY, make_target
 
@@ -259,6 +259,7 @@ class Cluster:
         self.target = Host(directory)
         self.drafters = [Host(directory, environment=environment) for _ in range(drafters)]
         self.communicator, self.lineage, self.step = 0, 1, 0
+        self.next_row = 1
         self.versions = [0, 0, 0]
         self.configured: list[Any] = []
         self.certificates: list[Any] = []
@@ -316,26 +317,55 @@ class Cluster:
             "step": self.step + 1 if step is None else step,
         }
 
-    def join(self, hosts: list[Host] | None = None) -> None:
+    def join(self) -> None:
         """A new communicator of all drafters."""
         self.communicator += 1
-        hosts = self.drafters if hosts is None else hosts
-        for rank, host in enumerate(hosts):
-            host.send(Join, **self.place(step=self.step), world=len(hosts), rank=rank)
-        for host in hosts:
+        for rank, host in enumerate(self.drafters):
+            host.send(Join, **self.place(step=self.step), world=len(self.drafters), rank=rank)
+        for host in self.drafters:
             assert host.receive().communicator == self.communicator
 
-    def train(self, rows: list[list[Row]]) -> list[Any]:
-        """Every drafter's vote for rows[rank]; each is pulled when its turn comes."""
-        for micro in range(len(rows[0])):
-            last = micro == len(rows[0]) - 1
-            for host, own in zip(self.drafters, rows, strict=True):
-                assert self.pull(host, own[micro]).row == own[micro].row
-                host.send(Train, **self.place(), micro=micro, row=own[micro].row, last=last)
-            for host, own in zip(self.drafters, rows, strict=True):
+    def rows(self) -> list[list[Row]]:
+        """Rows for a step, by rank, under numbers never used before."""
+        first = self.next_row
+        self.next_row += len(ROWS)
+        made = [replace(row, row=first + place) for place, row in enumerate(ROWS)]
+        half = len(made) // len(self.drafters)
+        return [made[rank * half : (rank + 1) * half] for rank in range(len(self.drafters))]
+
+    def pull_all(self, rows: list[list[Row]]) -> None:
+        """Give every drafter its rows."""
+        for host, own in zip(self.drafters, rows, strict=True):
+            for row in own:
+                assert self.pull(host, row).row == row.row
+
+    def order_train(self, host: Host, own: list[Row]) -> None:
+        """Order a whole step of one drafter, and take the replies up to the last micro-step's."""
+        for micro, row in enumerate(own):
+            last = micro == len(own) - 1
+            host.send(Train, **self.place(), micro=micro, row=row.row, last=last)
+            if not last:
                 reply = host.receive()
-                assert (reply.step, reply.micro, reply.row) == (self.step + 1, micro, own[micro].row)
-        return [host.receive() for host in self.drafters]
+                assert (reply.step, reply.micro, reply.row) == (self.step + 1, micro, row.row)
+
+    def vote(self, host: Host) -> Any:
+        """The vote that follows the last micro-step's reply."""
+        assert type(host.receive()) is Trained
+        return host.receive()
+
+    def train(self, rows: list[list[Row]]) -> list[Any]:
+        """Every drafter's vote for rows[rank], which it holds."""
+        for host, own in zip(self.drafters, rows, strict=True):
+            self.order_train(host, own)
+        return [self.vote(host) for host in self.drafters]
+
+    def advance(self, step: int) -> None:
+        """Train and commit up to `step`."""
+        while self.step < step:
+            rows = self.rows()
+            self.pull_all(rows)
+            self.train(rows)
+            self.commit()
 
     def commit(self, *, lr: float = 1e-3) -> None:
         """Commit the open step on all drafters."""
@@ -376,11 +406,6 @@ class Cluster:
 def chain(step: int) -> bytes:
     """Some chain of a step."""
     return bytes([step % 256]) * 32
-
-
-def renumbered(rows: tuple[Row, ...], by: int) -> list[Row]:
-    """The same rows under other numbers."""
-    return [replace(row, row=row.row + by) for row in rows]
 
 
 @contextlib.contextmanager

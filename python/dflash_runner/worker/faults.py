@@ -3,9 +3,10 @@
 The variable holds faults separated by commas, each `WORKER:POINT:COUNT:WHAT[:GENERATION]`:
 
 - WORKER is `target/0`, `drafter/1` or `*`.
-- POINT is an order's type (`train`, `produce`, `pull`, `commit`, `image`, ...) or `configure`,
-  `warm_up`; before the worker knows its name, only `*:start`.
-- COUNT says at which one, from 1.
+- POINT is an order's type (`train`, `produce`, `pull`, `commit`, `image`, ...), or that of a step
+  (`train@3`), or `configure`, `warm_up`; before the worker knows its name, only `*:start`, which
+  comes before the handshake.
+- COUNT says at which one, from 1; those of a step are counted apart.
 - WHAT is `exit` (code 3), `raise` (an uncaught error), `refuse` (`failed`, and the worker goes on),
   `sigkill`, `hang` (for ever, lock released), `spin` (for ever, holding the interpreter lock), `nan`
   (only `train`: the loss is not a number), or `oom` (memory until killed, at most 4 GiB).
@@ -65,13 +66,14 @@ class Faults:
         with self._mu:
             self._name, self._generation = worker, str(generation)
 
-    def reach(self, point: str) -> str:
+    def reach(self, point: str, *, step: int | None = None) -> str:
         """What is to happen at `point` and the caller must do itself (`nan`), or nothing.
 
         Every other fault that is due here happens in this call.
 
         Args:
             point: an order's type, or a phase.
+            step: that the order names.
 
         Raises:
             WorkerError: for `refuse`.
@@ -80,8 +82,9 @@ class Faults:
         if not self._faults:
             return ""
         with self._mu:
-            self._seen[point] += 1
-            due = [fault for fault in self._faults if self._is_due(fault, point)]
+            points = [point] if step is None else [point, f"{point}@{step}"]
+            self._seen.update(points)
+            due = [fault for fault in self._faults for at in points if self._is_due(fault, at)]
         for fault in due:
             if fault.what == NAN:
                 return NAN

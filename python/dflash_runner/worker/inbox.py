@@ -139,7 +139,7 @@ class Inbox:
             if draining:
                 raise WorkerError(Kind.CANCELED, f"{name_of(order)}: the worker is draining")
             if strike:
-                self._faults.reach(name_of(order))
+                self._faults.reach(name_of(order), step=getattr(order, "step", None))
             work()
         except LaneError as err:
             broken(err)
