@@ -1,0 +1,86 @@
+package main
+
+import (
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/config"
+)
+
+// source is the flags that name a configuration.
+type source struct {
+	file string
+	set  []string
+}
+
+// flags adds -f and --set.
+func (s *source) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&s.file, "file", "f", "", "configuration file (default: the embedded one)")
+	cmd.Flags().StringArrayVar(&s.set, "set", nil, "override path=value; may be given again")
+}
+
+func (c *cli) configCommand() *cobra.Command {
+	cmd := c.group("config", "Show and check configurations", "Shows and checks configurations.")
+	cmd.Example = "  dflash-runner config show > my.yaml\n  dflash-runner config validate -f my.yaml"
+	cmd.AddCommand(c.configShow(), c.configValidate(), &cobra.Command{
+		Use:     "schema",
+		Short:   "Print the JSON Schema of the file",
+		Example: "  dflash-runner config schema > dflash-runner.schema.json",
+		Args:    atMost(0),
+		RunE:    func(*cobra.Command, []string) error { return c.print("%s", config.Schema()) },
+	})
+	return cmd
+}
+
+func (c *cli) configShow() *cobra.Command {
+	var from source
+	cmd := c.jsonFlag(&cobra.Command{
+		Use:     "show",
+		Short:   "Print the resolved configuration, every key of it",
+		Example: "  dflash-runner config show --set training.steps=100",
+		Args:    atMost(0),
+		RunE: func(*cobra.Command, []string) error {
+			loaded, err := config.Load(from.file, from.set)
+			if err != nil {
+				return err
+			}
+			text, err := loaded.YAML()
+			if err == nil && c.json {
+				if text, err = yaml.YAMLToJSON(text); err != nil {
+					err = runner.Errorf(runner.Internal, "show configuration: %w", err)
+				}
+			}
+			if err != nil {
+				return err
+			}
+			return c.print("%s", text)
+		},
+	})
+	from.flags(cmd)
+	return cmd
+}
+
+func (c *cli) configValidate() *cobra.Command {
+	var from source
+	cmd := &cobra.Command{
+		Use:     "validate",
+		Short:   "Check a configuration, and the target that it names",
+		Long:    "Checks a configuration, and the target that it names. Every problem is printed on stderr; exit 2.",
+		Example: "  dflash-runner config validate -f my.yaml",
+		Args:    atMost(0),
+		RunE: func(*cobra.Command, []string) error {
+			loaded, err := config.Load(from.file, from.set)
+			if err != nil {
+				return err
+			}
+			name := from.file
+			if name == "" {
+				name = config.DefaultName
+			}
+			return c.print("%s: valid, run %s\n", name, loaded.Run.Name)
+		},
+	}
+	from.flags(cmd)
+	return cmd
+}
