@@ -90,8 +90,17 @@ func (p indexParser) metadata(ix *Index, m map[string]string) error {
 	if ix.DataBytes, err = strconv.ParseUint(m["data_bytes"], 10, 63); err != nil {
 		return p.errorf("__metadata__.data_bytes: want a count of bytes, got %.40q", m["data_bytes"])
 	}
-	if err := json.Unmarshal([]byte(m["skipped"]), &ix.Skipped); err != nil {
-		return p.errorf("__metadata__.skipped: want a JSON map of reasons to counts: %w", err)
+	var skipped []struct {
+		Source string `json:"source"`
+		Line   int64  `json:"line"`
+		Reason string `json:"reason"`
+	}
+	if err := json.Unmarshal([]byte(m["skipped"]), &skipped); err != nil {
+		return p.errorf("__metadata__.skipped: want a JSON list of source, line and reason: %w", err)
+	}
+	ix.Skipped = map[string]uint64{}
+	for _, s := range skipped {
+		ix.Skipped[s.Reason]++
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func twoSamples() file {
 		offset: []int64{0, 10}, tokens: []int32{10, 4}, supervised: []int32{8, 1}, anchors: []int32{5, 0}, source: []int32{0, 1},
 		meta: map[string]string{
 			"format": IndexFormat, "sources": `["a.jsonl","b.py"]`, "data_sha256": strings.Repeat("ab", 32),
-			"data_bytes": "1234", "tokenizer_sha256": strings.Repeat("cd", 32), "skipped": `{"too short":3}`,
+			"data_bytes": "1234", "tokenizer_sha256": strings.Repeat("cd", 32), "skipped": `[{"source":"a.txt","line":1,"reason":"too short"},{"source":"a.txt","line":9,"reason":"too short"}]`,
 		},
 	}
 }
@@ -74,7 +74,7 @@ func TestParseIndex(t *testing.T) {
 	if !slices.Equal(ix.Samples, want) || !slices.Equal(ix.Sources, []string{"a.jsonl", "b.py"}) {
 		t.Errorf("got %v %q", ix.Samples, ix.Sources)
 	}
-	if ix.DataBytes != 1234 || ix.Data[0] != 0xab || ix.Tokenizer[31] != 0xcd || ix.Skipped["too short"] != 3 || ix.Digest == (runner.Digest{}) {
+	if ix.DataBytes != 1234 || ix.Data[0] != 0xab || ix.Tokenizer[31] != 0xcd || ix.Skipped["too short"] != 2 || ix.Digest == (runner.Digest{}) {
 		t.Errorf("got %+v", ix)
 	}
 }
@@ -90,7 +90,7 @@ func TestParseIndexRefuses(t *testing.T) {
 		{"sources no list", func(f *file) { f.meta["sources"] = "a" }, "__metadata__.sources"},
 		{"short digest", func(f *file) { f.meta["data_sha256"] = "ab" }, "__metadata__.data_sha256"},
 		{"negative size", func(f *file) { f.meta["data_bytes"] = "-1" }, "__metadata__.data_bytes"},
-		{"skipped no map", func(f *file) { f.meta["skipped"] = "3" }, "__metadata__.skipped"},
+		{"skipped no list", func(f *file) { f.meta["skipped"] = "3" }, "__metadata__.skipped"},
 		{"sample without tokens", func(f *file) { f.tokens[1] = 0 }, "tokens[1]"},
 		{"overlap", func(f *file) { f.offset[1] = 9 }, "offset[1]"},
 		{"offset past the end", func(f *file) { f.offset[1] = 1<<63 - 1 }, "offset[1]"},
