@@ -82,7 +82,8 @@ func frameSum(length, body []byte) uint32 {
 	return crc32.Update(crc32.Checksum(length, castagnoli), castagnoli, body)
 }
 
-// parseFrame reads the frame at the beginning of b, or says why it cannot.
+// parseFrame reads the frame at the beginning of b, or says why it cannot; its
+// size is known where only the checksum is wrong.
 func parseFrame(b []byte) (f frame, err error) {
 	if len(b) < frameBytes {
 		return f, fmt.Errorf("want a frame, got %d bytes", len(b))
@@ -96,7 +97,7 @@ func parseFrame(b []byte) (f frame, err error) {
 	}
 	body := b[frameBytes : frameBytes+int(n)]
 	if got, want := le.Uint32(b[4:]), frameSum(b[:4], body); got != want {
-		return f, fmt.Errorf("want checksum %08x, got %08x", want, got)
+		return frame{size: frameBytes + int(n)}, fmt.Errorf("want checksum %08x, got %08x", want, got)
 	}
 	return frame{number: le.Uint64(body), durable: le.Uint64(body[8:]), kind: body[16], payload: body[17:], size: frameBytes + int(n)}, nil
 }

@@ -30,6 +30,7 @@ type Torn struct {
 	Offset int64
 	Bytes  int64
 	Reason string
+	Whole  bool // a frame of the right length, but with other bytes: a power cut, or a change
 }
 
 // Scanned is what a journal is, besides its records.
@@ -158,7 +159,7 @@ func (s *Scanned) frames(path string, b []byte, newest bool, visit func(Entry) e
 		f, err := parseFrame(b[at:])
 		if err != nil {
 			if newest && !s.durableAfter(b[at:]) {
-				s.Torn = &Torn{File: path, Offset: int64(at), Bytes: int64(len(b) - at), Reason: err.Error()}
+				s.Torn = &Torn{File: path, Offset: int64(at), Bytes: int64(len(b) - at), Reason: err.Error(), Whole: f.size > 0}
 				return int64(at), nil
 			}
 			return 0, damaged(path, at, err)

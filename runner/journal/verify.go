@@ -41,7 +41,9 @@ type Report struct {
 // contiguous, that every chain and every step plan follows from the journaled
 // order of samples, and that every sample, and every draw of it, of an epoch
 // is settled exactly once in the surviving lineage. Its error names the file
-// and the offset of the first record that does not hold.
+// and the offset of the first record that does not hold. A journal that lacks
+// its last records is one of a run that was killed before they were written,
+// and verifies.
 func Verify(dir string, f Facts) (Report, error) {
 	planner, err := rows.NewPlanner(f.Index, f.Config)
 	if err != nil {
@@ -59,6 +61,9 @@ func Verify(dir string, f Facts) (Report, error) {
 	})
 	if err != nil {
 		return Report{}, err
+	}
+	if t := s.Torn; t != nil && t.Whole {
+		return Report{}, damaged(t.File, int(t.Offset), fmt.Errorf("record %d: %s: it was changed, or a power cut tore it, in which case a resume cuts it", s.Records+1, t.Reason))
 	}
 	if s.Records == 0 {
 		return Report{}, runner.Errorf(runner.Invalid, "verify journal %s: want records, got none", dir)
