@@ -93,6 +93,7 @@ def _watch(fd: int) -> None:
     The kernel kills the group as well, which also works while the interpreter lock is held; this
     is for a supervisor that could not arm the pipe.
     """
+    os.set_blocking(fd, True)  # the supervisor's runtime makes its pipes non-blocking
     while os.read(fd, 1):
         pass
     os._exit(ORPHAN_EXIT_CODE)
