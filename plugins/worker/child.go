@@ -197,15 +197,17 @@ func (c *child) reap(at time.Time, memory oomWatch) {
 	c.reaped = true
 	c.mu.Unlock()
 	c.cmd.Wait() // its error only repeats the status
-	s := exitStatus{Ended: true, At: at}
-	if ws, ok := c.cmd.ProcessState.Sys().(syscall.WaitStatus); ok {
-		s.Code = ws.ExitStatus()
-		if ws.Signaled() {
-			s.Signal = ws.Signal()
+	s := exitStatus{Ended: true, At: at, Code: -1}
+	if state := c.cmd.ProcessState; state != nil { // nil: somebody else reaped it
+		if ws, ok := state.Sys().(syscall.WaitStatus); ok {
+			s.Code = ws.ExitStatus()
+			if ws.Signaled() {
+				s.Signal = ws.Signal()
+			}
 		}
-	}
-	if ru, ok := c.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		s.Peak = uint64(ru.Maxrss) << 10
+		if ru, ok := state.SysUsage().(*syscall.Rusage); ok {
+			s.Peak = uint64(ru.Maxrss) << 10
+		}
 	}
 	s.OOM = oomKilled(s.Signal, memory.before, memory.read())
 	c.mu.Lock()

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -13,6 +12,7 @@ import (
 	plugin "github.com/hashicorp/go-plugin"
 	hrunner "github.com/hashicorp/go-plugin/runner"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -134,7 +134,7 @@ func (p *Process) shakeHands(ctx context.Context) error {
 			p.startErr = err
 			p.mu.Unlock()
 		}
-		return p.refusal(err)
+		return p.refusedHandshake(err)
 	}
 	conn, err := p.dial(ctx, "")
 	if err != nil {
@@ -160,8 +160,8 @@ func (p *Process) shakeHands(ctx context.Context) error {
 	return nil
 }
 
-// refusal says in our words why go-plugin refused the handshake.
-func (p *Process) refusal(err error) error {
+// refusedHandshake says in our words why go-plugin refused the handshake.
+func (p *Process) refusedHandshake(err error) error {
 	if p.runner != nil {
 		if g, ok := p.runner.greeting.accepted(); ok {
 			if own := g.check(p.runner.socketDir); own != nil {
@@ -173,9 +173,10 @@ func (p *Process) refusal(err error) error {
 }
 
 func (p *Process) describe(ctx context.Context) (err error) {
-	p.description, err = p.control.Describe(ctx, &workerv1.DescribeRequest{})
+	var trailer metadata.MD
+	p.description, err = p.control.Describe(ctx, &workerv1.DescribeRequest{}, grpc.Trailer(&trailer))
 	if err != nil {
-		return err
+		return refused(err, trailer)
 	}
 	if got := int(p.description.GetPid()); got != p.Pid() {
 		return runner.Errorf(runner.Invalid, "check description: pid: want %d, got %d", p.Pid(), got)
@@ -188,8 +189,9 @@ func (p *Process) describe(ctx context.Context) (err error) {
 }
 
 func (p *Process) configure(ctx context.Context) (err error) {
-	p.configured, err = p.control.Configure(ctx, p.spec.Configuration)
-	return err
+	var trailer metadata.MD
+	p.configured, err = p.control.Configure(ctx, p.spec.Configuration, grpc.Trailer(&trailer))
+	return refused(err, trailer)
 }
 
 // giveUp ends a launch that failed and returns once the process is gone.
@@ -217,17 +219,14 @@ func (p *Process) giveUp(err error) error {
 	return p.launchError(p.Report(), err)
 }
 
+// launchError gives the error the kind of what went wrong first.
 func (p *Process) launchError(f runner.Failure, err error) *LaunchError {
 	kind := runner.Unavailable
-	switch {
-	case f.Cause == runner.CauseKilled:
+	switch f.Cause {
+	case runner.CauseKilled:
 		kind = runner.Canceled
-	case f.Cause == runner.CauseLaunch || f.Cause == runner.CauseProtocol:
-		kind = runner.Invalid
-		var own *runner.Error
-		if errors.As(err, &own) {
-			kind = own.Kind
-		}
+	case runner.CauseLaunch, runner.CauseProtocol, runner.CausePython:
+		kind = kindOfCall(err)
 	}
 	return &LaunchError{f, runner.Errorf(kind, "launch %s: %s", p.spec.Life, f.Message).WithHint("%s", f.Hint)}
 }

@@ -15,7 +15,9 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/dflash-runner/dflash-runner/plugins/worker/workertest"
@@ -67,8 +69,11 @@ var early = map[string]func(){
 		hang(context.Background())
 	},
 	"evil-address": func() { fmt.Println("1|1|unix|/run/somebody-else.sock|grpc"); hang(context.Background()) },
-	"netrpc":       func() { fmt.Printf("1|1|unix|%s/s|netrpc\n", os.Getenv("PLUGIN_UNIX_SOCKET_DIR")); hang(context.Background()) },
-	"silent":       func() { signal.Ignore(syscall.SIGTERM); hang(context.Background()) },
+	"netrpc": func() {
+		fmt.Printf("1|1|unix|%s/s|netrpc\n", os.Getenv("PLUGIN_UNIX_SOCKET_DIR"))
+		hang(context.Background())
+	},
+	"silent": func() { signal.Ignore(syscall.SIGTERM); hang(context.Background()) },
 	"impostor": func() { // a child of the worker listens in its place
 		address := filepath.Join(os.Getenv("PLUGIN_UNIX_SOCKET_DIR"), "s")
 		c := exec.Command(os.Args[0])
@@ -122,8 +127,9 @@ var workers = map[string]workertest.Worker{
 		return nil
 	}},
 	"hang-warm-up": {WarmUp: func(ctx context.Context, _ *workerv1.Certificate) error { hang(ctx); return nil }},
-	"refuse": {Configure: func(context.Context, *workerv1.Configuration) error {
-		return status.Error(codes.InvalidArgument, "build target: hidden size: want 64, got 32\nhint: check the target directory")
+	"refuse": {Configure: func(ctx context.Context, _ *workerv1.Configuration) error {
+		_ = grpc.SetTrailer(ctx, metadata.Pairs("dflash-runner-kind", "invalid", "dflash-runner-hint-bin", "check the target directory"))
+		return status.Error(codes.InvalidArgument, "configure: build target: hidden size: want 64, got 32")
 	}},
 	"wrong-pid":  {Describe: func(_ context.Context, d *workerv1.Description) error { d.Pid++; return nil }},
 	"wrong-lane": {Describe: func(_ context.Context, d *workerv1.Description) error { d.LaneVersion = 9; return nil }},

@@ -77,6 +77,8 @@ func judge(e evidence) verdict {
 		return verdict{runner.CauseKilled, "ended by the supervisor", ""}
 	case e.Status.Signal != 0:
 		return judgeSignal(e)
+	case e.Status.Code < 0:
+		return verdict{runner.CauseExit, "ended during " + e.Phase + ", its status was taken by somebody else", "this is a bug: keep the log"}
 	case e.Status.Code != 0:
 		return judgeCode(e)
 	case e.Asked:

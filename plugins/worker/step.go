@@ -97,8 +97,14 @@ func (p *Process) blame(phase string, err error) {
 // mayBeEnding reports whether err is what a process's end looks like from here.
 func mayBeEnding(err error) bool {
 	var own *runner.Error
-	return errors.Is(err, io.EOF) || status.Code(err) == codes.Unavailable ||
-		errors.As(err, &own) && own.Kind == runner.Unavailable
+	var refused *refusal
+	switch {
+	case errors.As(err, &own):
+		return own.Kind == runner.Unavailable
+	case errors.As(err, &refused):
+		return refused.kind == "" && status.Code(refused.err) == codes.Unavailable
+	}
+	return errors.Is(err, io.EOF)
 }
 
 // verdictOf tells a worker that said no from one that spoke wrongly.
@@ -107,28 +113,23 @@ func verdictOf(phase string, err error) verdict {
 	if errors.As(err, &own) {
 		return verdict{runner.CauseProtocol, own.Msg, runner.HintOf(err)}
 	}
-	s, ok := status.FromError(err)
-	if !ok {
-		return verdict{runner.CauseProtocol, fmt.Sprintf("%s: %v", phase, err), ""}
+	var refused *refusal
+	if !errors.As(err, &refused) {
+		refused = &refusal{err: err}
 	}
-	message, hint := splitHint(s.Message())
-	switch {
-	case s.Code() == codes.Unimplemented, s.Code() == codes.Unavailable:
+	message := clean(status.Convert(refused.err).Message(), messageWidth)
+	switch code := status.Code(refused.err); {
+	case refused.kind != "": // the worker's own words
+	case code == codes.Unimplemented, code == codes.Unavailable, code == codes.Canceled,
+		code == codes.ResourceExhausted && strings.Contains(message, "larger than max"):
 		return verdict{runner.CauseProtocol, fmt.Sprintf("%s: %s", phase, message),
 			"the Python package and this binary are of different versions, or this is a bug: keep the log"}
-	case s.Code() == codes.ResourceExhausted && strings.Contains(message, "larger than max"):
-		return verdict{runner.CauseProtocol, fmt.Sprintf("%s: %s", phase, message), ""}
 	}
-	e := evidence{Tail: []string{message}}
-	if line := cudaLine(e); line != "" {
-		return verdict{runner.CauseCUDA, line, cudaHint(line)}
+	if line := cudaLine(evidence{Tail: []string{message}}); line != "" {
+		return verdict{runner.CauseCUDA, line, hintOr(refused.hint, cudaHint(line))}
 	}
-	return verdict{runner.CausePython, fmt.Sprintf("refused to %s: %s", phase, message), hintOr(hint, pythonHint(message))}
-}
-
-// splitHint takes apart what the worker joined: a message, and on a line of its
-// own "hint: ...".
-func splitHint(s string) (message, hint string) {
-	message, hint, _ = strings.Cut(s, "\nhint: ")
-	return clean(strings.TrimSpace(message), messageWidth), clean(strings.TrimSpace(hint), fieldWidth)
+	if refused.kind == "" { // the worker's own words begin with what it was doing
+		message = phase + ": " + message
+	}
+	return verdict{runner.CausePython, message, hintOr(refused.hint, pythonHint(message))}
 }

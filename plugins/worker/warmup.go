@@ -22,7 +22,7 @@ func (p *Process) WarmUp(ctx context.Context, progress func(*workerv1.WarmUpProg
 	})
 	if err != nil {
 		p.Kill(runner.CauseProtocol, "warm-up: "+err.Error(), runner.HintOf(err))
-		return nil, runner.Errorf(kindOfStep(err), "warm up %s: %w", p.spec.Life, err)
+		return nil, runner.Errorf(kindOfCall(err), "warm up %s: %w", p.spec.Life, err)
 	}
 	p.setPhase("running")
 	return certificate, nil
@@ -41,7 +41,7 @@ func (p *Process) receive(ctx context.Context, progress func(*workerv1.WarmUpPro
 			break
 		}
 		if err != nil {
-			return nil, err
+			return nil, refused(err, stream.Trailer())
 		}
 		if certificate != nil {
 			return nil, runner.Errorf(runner.Invalid, "read warm-up: message after the certificate")
@@ -63,13 +63,4 @@ func (p *Process) receive(ctx context.Context, progress func(*workerv1.WarmUpPro
 		return nil, runner.Errorf(runner.Invalid, "read warm-up: it ended without a certificate")
 	}
 	return certificate, nil
-}
-
-// kindOfStep keeps a kind of ours; a worker that failed may be started again.
-func kindOfStep(err error) runner.Kind {
-	var own *runner.Error
-	if errors.As(err, &own) {
-		return own.Kind
-	}
-	return runner.Unavailable
 }
