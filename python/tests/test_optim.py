@@ -70,6 +70,21 @@ def kernel(parameter: nn.Parameter, mean: Tensor, square: Tensor, *, count: int)
     )
 
 
+@pytest.mark.parametrize("limit", [1e-3, 0.5, 1e6])
+def test_clipping_is_that_of_torch(limit: float) -> None:
+    ours, plain = make_drafter(CONFIG), make_drafter(CONFIG)
+    optimiser = Optimiser(ours, config=ADAMW)
+    small = {name: 1e-4 * gradient for name, gradient in gradients(plain, seed=0).items()}
+    for drafter in (ours, plain):
+        backward(drafter, small)
+    optimiser.weight.add_(3.0)
+    optimiser.clip(optimiser.global_norm(), limit=limit)
+    nn.utils.clip_grad_norm_(plain.parameters(), limit)
+    for got, want in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, want.grad, rtol=1e-6, atol=0.0)
+    assert float(optimiser.weight) == 3.0
+
+
 def test_decay_pulls_matrices_and_leaves_norms() -> None:
     drafter = make_drafter(CONFIG)
     before = {name: p.detach().clone() for name, p in drafter.named_parameters()}

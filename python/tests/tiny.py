@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from dflash_runner.head import FrozenHead
 from dflash_runner.model import Drafter, DrafterConfig
+from numerics import make_drafter
 from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -66,8 +67,8 @@ def head_of(target: nn.Module) -> FrozenHead:
 
 
 def drafter_for(target: nn.Module, *, seed: int = 3) -> Drafter:
-    """A random drafter for `target`."""
-    return Drafter(config_for(target)).initialise(seed)
+    """A random drafter for `target`, its norms not 1 either."""
+    return make_drafter(config_for(target), seed=seed)
 
 
 def prompt(length: int, *, seed: int = 0) -> Tensor:
