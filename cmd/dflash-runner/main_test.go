@@ -2,12 +2,16 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"iter"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +20,8 @@ import (
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/image"
+	"github.com/dflash-runner/dflash-runner/runner/journal"
 )
 
 func TestMain(m *testing.M) {
@@ -39,7 +45,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("CI", "")
 			return os.Mkdir(filepath.Join(e.WorkDir, "r"), 0o700)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "wait4file": waitForFile, "dead": dead},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "wait4file": waitForFile, "dead": dead, "publish": publish, "record": record},
 	})
 }
 
@@ -90,6 +96,44 @@ func dead(ts *testscript.TestScript, _ bool, args []string) {
 	_, err = fmt.Sscan(args[1], &step)
 	ts.Check(err)
 	ts.Check(admin.WriteStatus(dir, admin.Status{Name: filepath.Base(dir), State: admin.Training, Step: step, Process: self}))
+}
+
+// publish makes a checkpoint: publish RUN-DIRECTORY STEP.
+func publish(ts *testscript.TestScript, _ bool, args []string) {
+	var step runner.Step
+	_, err := fmt.Sscan(args[1], &step)
+	ts.Check(err)
+	text := imageText(step)
+	ts.Check(os.WriteFile(ts.MkAbs("image"), []byte(text), 0o600))
+	f, err := os.Open(ts.MkAbs("image"))
+	ts.Check(err)
+	defer func() { _ = f.Close() }()
+	dir := filepath.Join(ts.MkAbs(args[0]), "checkpoints")
+	ts.Check(os.MkdirAll(dir, 0o700))
+	sum := sha256.Sum256([]byte(text))
+	zeros := strings.Repeat("0", 64)
+	_, err = image.Publish(dir, f, image.Facts{Step: step, Lineage: 1, Chain: zeros, Image: hex.EncodeToString(sum[:]), Parameters: zeros,
+		Bytes: uint64(len(text)), Written: "2026-11-30T00:00:00Z"}, image.Disk{})
+	ts.Check(err)
+}
+
+// imageText is the smallest image of a step: one tensor of 1,024 floats.
+func imageText(step runner.Step) string {
+	zeros := strings.Repeat("0", 64)
+	head := fmt.Sprintf(`{"__metadata__":{"format":%q,"step":"%d","chain":%q,"parameters":%q},"a":{"dtype":"F32","shape":[1024],"data_offsets":[0,4096]}}`,
+		image.Format, step, zeros, zeros)
+	return string(binary.LittleEndian.AppendUint64(nil, uint64(len(head)))) + head + strings.Repeat("x", 4096)
+}
+
+// record writes a journal of two records: record RUN-DIRECTORY.
+func record(ts *testscript.TestScript, _ bool, args []string) {
+	dir := filepath.Join(ts.MkAbs(args[0]), "journal")
+	ts.Check(os.MkdirAll(dir, 0o700))
+	w, err := journal.Create(dir, journal.RunID{1})
+	ts.Check(err)
+	ts.Check(w.Append(runner.StartRecord{Manifest: runner.Digest{0xab}}))
+	ts.Check(w.Append(runner.EvaluationRecord{What: "decode", BusyUS: 7, NonLoopingTokens: 3}))
+	ts.Check(w.Close())
 }
 
 // liveRun answers on a run's socket as a supervisor does, until it is asked to

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+func (c *cli) evalCommand() *cobra.Command {
+	j := &jobv1.Evaluate{}
+	var interpreter string
+	cmd := c.jsonFlag(&cobra.Command{
+		Use:   "eval DRAFTER",
+		Short: "Measure an exported drafter: acceptance, losslessness, speed",
+		Long: "Decodes prompts greedily with a target alone and with an exported drafter, and compares: tokens\n" +
+			"gained per forward of the target (the bonus token counted), equality of the texts, and speed.",
+		Example: "  dflash-runner eval runs/cpu-tiny/export --target ./target --prompts prompts.jsonl --json",
+		Args:    atMost(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 || j.TargetDirectory == "" || j.Prompts == "" {
+				return usage("eval: want a drafter's directory, --target DIRECTORY and --prompts FILE")
+			}
+			var err error
+			if j.DrafterDirectory, err = filepath.Abs(args[0]); err != nil {
+				return runner.Errorf(runner.Internal, "eval: %w", err)
+			}
+			r, err := c.job(cmd.Context(), interpreter, &jobv1.Job{Job: &jobv1.Job_Evaluate{Evaluate: j}})
+			if err != nil {
+				return err
+			}
+			return c.printResult(r)
+		},
+	})
+	cmd.Flags().StringVar(&j.TargetDirectory, "target", "", "the target's directory")
+	cmd.Flags().StringVar(&j.Prompts, "prompts", "", "prompts.safetensors, or .jsonl with tokens, messages, prompt or text")
+	cmd.Flags().Uint32Var(&j.PromptCount, "count", 0, "how many prompts (default: all)")
+	cmd.Flags().Uint32Var(&j.NewTokens, "new-tokens", 96, "to decode for each")
+	cmd.Flags().StringVar(&j.Dtype, "dtype", "float32", "float32 or bfloat16")
+	cmd.Flags().StringVar(&interpreter, "python", "", "an existing Python that has all packages (default: our own environment)")
+	return cmd
+}
+
+// result is a job's result as JSON.
+type result struct {
+	Figures  map[string]float64 `json:"figures"`
+	Facts    map[string]string  `json:"facts"`
+	Warnings []string           `json:"warnings"`
+}
+
+// printResult prints a job's figures and facts, by name.
+func (c *cli) printResult(r *jobv1.Result) error {
+	if c.json {
+		return c.printJSON(result{r.Figures, r.Facts, append([]string{}, r.Warnings...)})
+	}
+	names := []string{}
+	for name := range r.Figures {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if err := c.print("%-24s %.6g\n", name, r.Figures[name]); err != nil {
+			return err
+		}
+	}
+	names = names[:0]
+	for name := range r.Facts {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if err := c.print("%-24s %s\n", name, r.Facts[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
