@@ -385,6 +385,36 @@ def test_broken_packets(pair: tuple[Lane, socket.socket], packet: bytes, fds: in
     assert open_fds() == before
 
 
+def full_order() -> bytes:
+    """An order whose frame is as long as a frame may be."""
+
+    def produce(pieces: list[Piece]) -> orders.Produce:
+        plan = PLAN | {"pieces": pieces, "bucket": 6000}
+        return orders.Produce(seq=1, **plan, arena=1, slot=0, version=1)
+
+    pieces = [Piece(0xFFFF_FFFF, 0, i, 1, 0) for i in range(6000)]
+    over = len(msgspec.msgpack.encode(produce(pieces))) - MAX_FRAME_BYTES
+    del pieces[-(over // 12 + 1) :]  # the last pieces take 12 bytes each
+    short = MAX_FRAME_BYTES - len(msgspec.msgpack.encode(produce(pieces)))
+    assert 0 <= short < len(pieces)
+    pieces[:short] = [Piece(p.sample, 200, p.start, 1, 0) for p in pieces[:short]]  # a byte more each
+    frame = lane.encode_order(produce(pieces))
+    assert len(frame) == MAX_FRAME_BYTES
+    return frame
+
+
+def test_longest_frame(pair: tuple[Lane, socket.socket]) -> None:
+    """65,536 bytes are received whole; one more is refused, though what fits is an order."""
+    worker, supervisor = pair
+    frame = full_order()
+    supervisor.send(frame + b"\0")
+    with pytest.raises(LaneError, match="at most"):
+        worker.receive()
+    supervisor.send(frame)
+    order, _ = worker.receive()
+    assert lane.encode_order(order) == frame
+
+
 def test_replies_arrive(pair: tuple[Lane, socket.socket]) -> None:
     """One packet a reply, also from several threads."""
     worker, supervisor = pair

@@ -151,6 +151,19 @@ func TestArenaIsSealedAndFilled(t *testing.T) {
 	}
 }
 
+// TestMemfdIsThere: every page was asked for when it was made, not promised.
+func TestMemfdIsThere(t *testing.T) {
+	f, err := Memfd("test", 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Size != 1<<20 || st.Blocks*512 < 1<<20 {
+		t.Errorf("got %d bytes of which %d are allocated, %v, want all of %d", st.Size, st.Blocks*512, err, 1<<20)
+	}
+}
+
 // TestReadOnlyTwin: it sees the producer's bytes and maps for reading alone.
 func TestReadOnlyTwin(t *testing.T) {
 	a := newArena(t, 1, 4096)

@@ -16,7 +16,7 @@ func Scan(b []byte) error {
 	if len(b) == 0 || len(b) > MaxFrame {
 		return runner.Errorf(runner.Invalid, "scan frame: want 1 to %d bytes, got %d", MaxFrame, len(b))
 	}
-	s := scanner{b: b, owed: 1}
+	s := scanner{b: b}
 	why := s.item(0)
 	if why == "" && s.at < len(b) {
 		why = "bytes after the end"
@@ -27,14 +27,12 @@ func Scan(b []byte) error {
 	return nil
 }
 
-// scanner is at byte at; owed counts the items still announced, those of all
-// open containers together. An item takes at least a byte, so owed may never
-// exceed the bytes left, and all decoded containers together stay within a
-// constant factor of the frame.
+// scanner is at byte at. Every item that a container announces is walked and
+// takes at least a byte, so what passes announces no more than it holds, and
+// all decoded containers together stay within a constant factor of the frame.
 type scanner struct {
-	b    []byte
-	at   int
-	owed int
+	b  []byte
+	at int
 }
 
 // item walks one value under depth open containers; it returns what is wrong, or "".
@@ -44,7 +42,6 @@ func (s *scanner) item(depth int) string {
 	}
 	c := s.b[s.at]
 	s.at++
-	s.owed--
 	switch {
 	case c <= 0x7f, c >= 0xe0, c == 0xc2, c == 0xc3: // small integers, booleans
 		return ""
@@ -86,27 +83,16 @@ func (s *scanner) length(width int) int {
 }
 
 func (s *scanner) skip(n int) string {
-	if n > len(s.b)-s.at-s.owed {
+	if n > len(s.b)-s.at {
 		return "a length beyond the frame's end"
 	}
 	s.at += n
 	return ""
 }
 
-// announce adds n items to what is owed.
-func (s *scanner) announce(n, depth int) string {
+func (s *scanner) items(n, depth int) string {
 	if depth == maxDepth {
 		return "nesting too deep"
-	}
-	if s.owed += n; s.owed > len(s.b)-s.at {
-		return "more items than bytes"
-	}
-	return ""
-}
-
-func (s *scanner) items(n, depth int) string {
-	if why := s.announce(n, depth); why != "" {
-		return why
 	}
 	for range n {
 		if why := s.item(depth + 1); why != "" {
@@ -117,8 +103,8 @@ func (s *scanner) items(n, depth int) string {
 }
 
 func (s *scanner) pairs(n, depth int) string {
-	if why := s.announce(2*n, depth); why != "" {
-		return why
+	if depth == maxDepth {
+		return "nesting too deep"
 	}
 	for range n {
 		if s.at < len(s.b) && !isString(s.b[s.at]) {
