@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,15 +15,13 @@ from dflash_runner.config import Configuration
 from dflash_runner.data import Dataset, read_prompts
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frames import Piece, Prompt
+from dflash_runner.frozen import FrozenTarget
 from dflash_runner.model import Drafter
 from dflash_runner.orders import Evaluate
 from dflash_runner.packing import pack
 from dflash_runner.replies import Evaluated
 from dflash_runner.serving import ServingDrafter
 from dflash_runner.trainer import DTYPES, drafter_config, score
-
-if TYPE_CHECKING:
-    from dflash_runner.target import FrozenTarget
 
 _HELDOUT_EPOCH = 0  # of the anchors' draw: always the same places, so that losses compare
 

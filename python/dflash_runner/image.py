@@ -14,16 +14,12 @@ import os
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from dflash_runner.errors import Kind, WorkerError
+from dflash_runner.image_header import Head, blank, head_of, header, invalid, parse
 
-FORMAT = "dflash-runner-image/1"
-_KEYS = ("format", "step", "optimizer_step", "chain", "parameters")
-_COUNT_DIGITS = 20  # of the largest u64: the header keeps its size while steps grow
 _PREFIXES = ("masters.", "exp_avg.", "exp_avg_sq.")
 _DTYPES = {
     torch.float32: "F32",
@@ -51,16 +47,6 @@ class State:
         """Every tensor by its name in the file, in the file's order."""
         parts = zip(_PREFIXES, (self.masters, self.exp_avg, self.exp_avg_sq), strict=True)
         return {prefix + name: part[name] for prefix, part in parts for name in sorted(part)}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Head:
-    """What an image says of itself."""
-
-    step: int
-    optimizer_step: int
-    chain: bytes
-    parameters: bytes
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> bytes:
@@ -96,7 +82,7 @@ def image_bytes(state: State) -> int:
         Bytes, header included.
     """
     tensors = state.tensors()
-    return len(_header(tensors, _blank())) + sum(t.nbytes for t in tensors.values())
+    return len(header(tensors, blank())) + sum(t.nbytes for t in tensors.values())
 
 
 def check_size(fd: int, *, nbytes: int, state: State) -> None:
@@ -128,12 +114,12 @@ def write(fd: int, *, nbytes: int, state: State, head: Head) -> bytes:
     Source: proto/lane.md `image`.
     """
     tensors = state.tensors()
-    header = _header(tensors, head)
-    want = len(header) + sum(t.nbytes for t in tensors.values())
+    first = header(tensors, head)
+    want = len(first) + sum(t.nbytes for t in tensors.values())
     _check_size(fd, nbytes, want)
     with mmap.mmap(fd, nbytes) as mapping:
-        mapping[: len(header)] = header
-        at = len(header)
+        mapping[: len(first)] = first
+        at = len(first)
         for tensor in tensors.values():
             # The view must be gone before the mapping is closed, hence no name that outlives the loop.
             torch.frombuffer(mapping, dtype=torch.float32, count=tensor.numel(), offset=at).copy_(
@@ -168,7 +154,7 @@ def read(fd: int, *, nbytes: int, state: State, step: int) -> Head:
     with mmap.mmap(fd, nbytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapping:
         size, head = _parse(mapping, tensors)
         if head.step != step:
-            raise _invalid(f"step: want {step}, got {head.step}")
+            raise invalid(f"step: want {step}, got {head.step}")
         starts = dict(zip(tensors, _starts(tensors, size), strict=True))
         masters = {
             name: _view(mapping, tensor, starts[_PREFIXES[0] + name])
@@ -177,7 +163,7 @@ def read(fd: int, *, nbytes: int, state: State, step: int) -> Head:
         got = tensors_digest(masters)
         del masters
         if got != head.parameters:
-            raise _invalid(f"parameters: want digest {head.parameters.hex()}, got {got.hex()}")
+            raise invalid(f"parameters: want digest {head.parameters.hex()}, got {got.hex()}")
         with torch.no_grad():
             for name, tensor in tensors.items():
                 tensor.copy_(_view(mapping, tensor, starts[name]))
@@ -201,15 +187,15 @@ def read_masters(fd: int, *, nbytes: int) -> tuple[Head, dict[str, Tensor]]:
     """
     _check_size(fd, nbytes, nbytes)
     with mmap.mmap(fd, nbytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapping:
-        entries, metadata, size = _json_header(mapping)
-        head = _head(metadata)
+        entries, metadata, size = parse(mapping)
+        head = head_of(metadata)
         masters: dict[str, Tensor] = {}
         for name, entry in entries.items():
             if not name.startswith(_PREFIXES[0]):
                 continue
             begin, end = entry["data_offsets"]
             if entry["dtype"] != "F32" or not 0 <= begin <= end <= nbytes - size or (end - begin) % 4:
-                raise _invalid(f"{name}: want F32 within {nbytes - size} bytes, got {entry}")
+                raise invalid(f"{name}: want F32 within {nbytes - size} bytes, got {entry}")
             flat = torch.frombuffer(
                 mapping, dtype=torch.float32, count=(end - begin) // 4, offset=size + begin
             )
@@ -217,79 +203,18 @@ def read_masters(fd: int, *, nbytes: int) -> tuple[Head, dict[str, Tensor]]:
             del flat
         got = tensors_digest(masters)
         if got != head.parameters:
-            raise _invalid(f"parameters: want digest {head.parameters.hex()}, got {got.hex()}")
+            raise invalid(f"parameters: want digest {head.parameters.hex()}, got {got.hex()}")
         return head, masters
-
-
-def _header(tensors: Mapping[str, Tensor], head: Head) -> bytes:
-    """The length and JSON header of the file; its size depends on the tensors alone."""
-    entries: dict[str, Any] = {
-        "__metadata__": {
-            "format": FORMAT,
-            "step": f"{head.step:0{_COUNT_DIGITS}d}",
-            "optimizer_step": f"{head.optimizer_step:0{_COUNT_DIGITS}d}",
-            "chain": head.chain.hex(),
-            "parameters": head.parameters.hex(),
-        }
-    }
-    begin = 0
-    for name, tensor in tensors.items():
-        if tensor.dtype != torch.float32:
-            raise AssertionError(f"{name}: images hold float32, got {tensor.dtype}")
-        end = begin + tensor.nbytes
-        entries[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
-        begin = end
-    raw = json.dumps(entries, separators=(",", ":")).encode()
-    raw += b" " * (-len(raw) % 64 + 56)  # tensors start at a multiple of 64: 8 bytes of length come first
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def _blank() -> Head:
-    """A head of the right size."""
-    return Head(step=0, optimizer_step=0, chain=bytes(32), parameters=bytes(32))
 
 
 def _parse(mapping: mmap.mmap, tensors: Mapping[str, Tensor]) -> tuple[int, Head]:
     """The header's size and the head, the header being exactly what `tensors` need."""
-    _, metadata, size = _json_header(mapping)
-    head = _head(metadata)
-    want = _header(tensors, head)
+    _, metadata, size = parse(mapping)
+    head = head_of(metadata)
+    want = header(tensors, head)
     if size != len(want) or mapping[:size] != want:
-        raise _invalid("header: want the names, shapes and offsets of this drafter, got others")
+        raise invalid("header: want the names, shapes and offsets of this drafter, got others")
     return size, head
-
-
-def _json_header(mapping: mmap.mmap) -> tuple[dict[str, Any], Mapping[str, Any], int]:
-    """The header's entries, its metadata, and where the tensors start."""
-    (length,) = struct.unpack_from("<Q", mapping)
-    if length > len(mapping) - 8:
-        raise _invalid(f"header: want at most {len(mapping) - 8} bytes, got {length}")
-    try:
-        entries = json.loads(mapping[8 : 8 + length])
-    except ValueError as err:
-        raise _invalid(f"header: {err}") from err
-    metadata = entries.pop("__metadata__", None) if isinstance(entries, dict) else None
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise _invalid(f"__metadata__.format: want {FORMAT}, got {metadata}")
-    return entries, metadata, 8 + length
-
-
-def _head(metadata: Mapping[str, Any]) -> Head:
-    """The head that the metadata says."""
-    if tuple(metadata) != _KEYS:
-        raise _invalid(f"__metadata__: want {list(_KEYS)}, got {list(metadata)}")
-    try:
-        head = Head(
-            step=int(metadata["step"]),
-            optimizer_step=int(metadata["optimizer_step"]),
-            chain=bytes.fromhex(metadata["chain"]),
-            parameters=bytes.fromhex(metadata["parameters"]),
-        )
-    except (TypeError, ValueError) as err:
-        raise _invalid(f"__metadata__: {err}") from err
-    if len(head.chain) != 32 or len(head.parameters) != 32:
-        raise _invalid("__metadata__: want digests of 32 bytes")
-    return head
 
 
 def _starts(tensors: Mapping[str, Tensor], size: int) -> Iterable[int]:
@@ -311,9 +236,4 @@ def _check_size(fd: int, nbytes: int, want: int) -> None:
     """The descriptor, the order and the drafter agree on the size."""
     got = os.fstat(fd).st_size
     if nbytes != want or got != want or want < 8:
-        raise _invalid(f"size: want {want} bytes, got {nbytes} ordered and {got} in the file")
-
-
-def _invalid(message: str) -> WorkerError:
-    """An image that is refused."""
-    return WorkerError(Kind.INVALID, f"read image: {message}")
+        raise invalid(f"size: want {want} bytes, got {nbytes} ordered and {got} in the file")

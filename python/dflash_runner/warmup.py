@@ -21,11 +21,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dflash_runner import host
 from dflash_runner.certificate import Certificate, Progress
 from dflash_runner.config import Configuration
 from dflash_runner.image import tensors_digest
 from dflash_runner.watch import AttentionCalls, Watch, graphs
-from dflash_runner.worker import description
 
 PASSES = 2
 CACHE_NONE = "none"  # nothing is compiled under sdpa, so there is no cache to be cold or warm
@@ -165,7 +165,7 @@ def warm_up(
         dense_calls=watch.dense_calls,
         first_pass_compiles=first.compiles,
         second_pass_compiles=second.compiles,
-        peak_bytes=description.peak_bytes(),
+        peak_bytes=host.peak_bytes(),
         step_ms=second.step_ms,
         digest_before=before,
         digest_after=after,
@@ -173,7 +173,7 @@ def warm_up(
         dense_tolerance=difference.tolerance,
         device=configuration.device,
         torch=torch.__version__,
-        environment=description.relevant_environment(),
+        environment=host.relevant_environment(),
         gradients=all(one.gradients for one in ran),
         padded_anchors=all(one.padded_anchors for one in ran),
     )
