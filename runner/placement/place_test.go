@@ -1,0 +1,127 @@
+package placement
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// brief writes a plan as "target/0=a drafter/0=b | a:1 ...".
+func brief(p Plan) string {
+	var parts []string
+	for _, w := range p.Workers {
+		parts = append(parts, w.Worker.String()+"="+w.Device)
+	}
+	return strings.Join(parts, " ")
+}
+
+func gpus(names ...string) []GPU {
+	var all []GPU
+	for _, n := range names {
+		all = append(all, GPU{n, 100})
+	}
+	return all
+}
+
+func TestPlace(t *testing.T) {
+	for name, c := range map[string]struct {
+		w     Wanted
+		want  string
+		turns map[string]int
+	}{
+		"cpu, a core each": {Wanted{Targets: 1, Drafters: 2, Threads: 1, Cores: 2},
+			"target/0=cpu drafter/0=cpu drafter/1=cpu", map[string]int{"cpu": 2}},
+		"cpu, more threads than cores": {Wanted{Targets: 1, Drafters: 1, Threads: 8, Cores: 2},
+			"target/0=cpu drafter/0=cpu", map[string]int{"cpu": 1}},
+		"cpu, turns chosen": {Wanted{Targets: 1, Drafters: 1, Threads: 1, Cores: 8, Turns: 3},
+			"target/0=cpu drafter/0=cpu", map[string]int{"cpu": 3}},
+		"apart": {Wanted{Targets: 1, Drafters: 2, CUDA: true, GPUs: gpus("a", "b", "c"), Colocate: "false"},
+			"target/0=a drafter/0=b drafter/1=c", map[string]int{"a": 1, "b": 1, "c": 1}},
+		"in pairs": {Wanted{Targets: 1, Drafters: 2, CUDA: true, GPUs: gpus("a", "b", "c"), Colocate: "true", TargetBytes: 60, DrafterBytes: 40},
+			"target/0=a drafter/0=a drafter/1=b", map[string]int{"a": 1, "b": 1}},
+		"auto with room": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a", "b"), Colocate: "auto", TargetBytes: 60, DrafterBytes: 60},
+			"target/0=a drafter/0=b", map[string]int{"a": 1, "b": 1}},
+		"auto in pairs": {Wanted{Targets: 2, Drafters: 2, CUDA: true, GPUs: gpus("a", "b"), Colocate: "auto", TargetBytes: 50, DrafterBytes: 50},
+			"target/0=a target/1=b drafter/0=a drafter/1=b", map[string]int{"a": 1, "b": 1}},
+	} {
+		p, err := Place(c.w)
+		if err != nil || brief(p) != c.want || !reflect.DeepEqual(p.Turns, c.turns) {
+			t.Errorf("%s: got %s %v, %v, want %s %v", name, brief(p), p.Turns, err, c.want, c.turns)
+		}
+	}
+}
+
+func TestPlaceRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		w    Wanted
+		kind runner.Kind
+		says string
+	}{
+		"no drafter":  {Wanted{Targets: 1, Threads: 1, Cores: 1}, runner.Invalid, "1 and 0"},
+		"no cores":    {Wanted{Targets: 1, Drafters: 1}, runner.Invalid, "cores"},
+		"no GPU":      {Wanted{Targets: 1, Drafters: 1, CUDA: true, Colocate: "auto"}, runner.NotFound, "GPU"},
+		"a GPU twice": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a", "a"), Colocate: "auto"}, runner.Invalid, "devices[1]"},
+		"two on one, not allowed": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a"), Colocate: "false"},
+			runner.Invalid, "2 GPUs of their own, got 1"},
+		"two of one role": {Wanted{Targets: 1, Drafters: 2, CUDA: true, GPUs: gpus("a"), Colocate: "true"}, runner.Invalid, "want 2 GPUs, got 1"},
+		"a pair too large": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a"), Colocate: "auto", TargetBytes: 60, DrafterBytes: 41},
+			runner.Exhausted, "place drafter/0 beside target/0 on a: want 101 bytes, got 100"},
+		"one too large": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a", "b"), Colocate: "false", TargetBytes: 101},
+			runner.Exhausted, "place target/0 on a"},
+		"colocate": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a"), Colocate: "maybe"}, runner.Invalid, "maybe"},
+	} {
+		p, err := Place(c.w)
+		if err == nil || runner.KindOf(err) != c.kind || !strings.Contains(fmt.Sprint(err), c.says) {
+			t.Errorf("%s: got %s, %v, want kind %s saying %q", name, brief(p), err, c.kind, c.says)
+		}
+	}
+}
+
+// TestParameters: Qwen3-8B has 8.19 B parameters by its model card, of which
+// 6.95 B are not embeddings.
+func TestParameters(t *testing.T) {
+	m := Model{Layers: 36, Hidden: 4096, Intermediate: 12288, Heads: 32, KVHeads: 8, HeadDim: 128, Vocab: 151936}
+	if got := m.Parameters(); got != 8190735360 {
+		t.Errorf("got %d parameters, want 8190735360", got)
+	}
+	m.Tied = true
+	if got := m.Parameters(); got != 8190735360-151936*4096 {
+		t.Errorf("tied: got %d", got)
+	}
+}
+
+// TestMemoryByHand: a model small enough to count.
+func TestMemoryByHand(t *testing.T) {
+	m := Model{Layers: 1, Hidden: 2, Intermediate: 3, Heads: 1, KVHeads: 1, HeadDim: 2, Vocab: 5}
+	r := Rows{Bucket: 4, Anchors: 2, BlockSize: 2, Captured: 3, SlotBytes: 100}
+	// A layer: q, k, v, o of 2x2, three of 2x3, norms 2+2+2+2: 16+18+8 = 42.
+	// Trained: 42, final norm 2, projection 3*2*2 = 12, its norm 2: 58.
+	if got := m.Trained(3); got != 58 {
+		t.Errorf("trained: got %d, want 58", got)
+	}
+	got := DrafterMemory(m, r, 4, true)
+	// Activations: 4 queries, 8 keys; 4*(16+9+4)*4 + 8*4*4 + 2*1*4*8*4 = 464+128+256 = 848; logits 2*4*5*4 = 160.
+	want := Memory{Weights: 58*4 + 20*4, Gradients: 232, Optimiser: 464, Activations: 1008, RowBuffers: 200}
+	if got != want || got.Total() != 312+232+464+1008+200 {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if half := DrafterMemory(m, r, 2, true); half.Weights != 58*4+20*2+58*2 {
+		t.Errorf("with compute copies: got %d", half.Weights)
+	}
+	if flex := DrafterMemory(m, r, 4, false); flex.Activations != 1008-256 {
+		t.Errorf("without scores: got %d", flex.Activations)
+	}
+	// 42 + 2 + 20 elements; 4*(8+6+8 + 6)*2 bytes of activations.
+	if got := TargetMemory(m, r, 2); got != (Memory{Weights: 128, Activations: 4 * 28 * 2}) {
+		t.Errorf("target: got %+v", got)
+	}
+	if got := ImageBytes(m, 3); got != 58*12 {
+		t.Errorf("image: got %d", got)
+	}
+	if got := HostBytes(2, 3, 100, 2, 10); got != 630 {
+		t.Errorf("host: got %d, want 630", got)
+	}
+}
