@@ -133,12 +133,14 @@ class Standing:
     def image(self, order: Image) -> None:
         """Check that the state to be saved is the one that is meant.
 
+        A fresh drafter, which belongs to no lineage yet, is at step 0 of every one.
+
         Raises:
             WorkerError: stale.
         """
         with self._mu:
             if (
-                order.lineage != self._lineage
+                order.lineage != (self._lineage or order.lineage)
                 or order.communicator < self._number
                 or order.step != self._step
             ):
