@@ -188,7 +188,8 @@ func (u *up) writeManifest(s *settings, ix *rows.Index) (d runner.Digest, err er
 	if err != nil {
 		return d, runner.Errorf(runner.Internal, "encode manifest: %w", err)
 	}
-	if err := renameio.WriteFile(u.dir.join("manifest.json"), append(b, '\n'), 0o600); err != nil {
+	b = append(b, '\n') // the digest is the file's
+	if err := renameio.WriteFile(u.dir.join("manifest.json"), b, 0o600); err != nil {
 		return d, writable(u.dir.path, err)
 	}
 	return sha256.Sum256(b), nil
