@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/life"
 	"github.com/dflash-runner/dflash-runner/runner/step"
 )
 
@@ -12,7 +13,7 @@ import (
 func (c *Core) abort() {
 	for r := range c.ranks {
 		w := c.rank(r)
-		if c.step.Ranks[r].Gone || !w.life.State.Alive() {
+		if c.step.Ranks[r].Gone || w.life.State != life.Ready {
 			continue
 		}
 		for i := range w.orders {

@@ -164,5 +164,5 @@ func (c *Core) restart() (acted bool) {
 
 // needed reports whether a worker is still of use to a run that is ending.
 func (c *Core) needed(w *worker) bool {
-	return !c.end.on || !c.end.quick && w.id.Role == runner.Target && len(c.evals) > 0
+	return !c.end.on || !c.end.quick && !c.end.draining && w.id.Role == runner.Target && len(c.evals) > 0
 }

@@ -66,7 +66,7 @@ func (c *Core) imageOpen() bool {
 // imageDue reports whether an image of the decided step must be begun.
 func (c *Core) imageDue() bool {
 	n := c.decided
-	if c.end.on && c.end.quick || c.restore.wanted || c.noImage == n || c.imageOf(n) != nil || c.holders() == 0 {
+	if c.end.on && (c.end.quick || c.end.draining) || c.restore.wanted || c.noImage == n || c.imageOf(n) != nil || c.holders() == 0 {
 		return false
 	}
 	if c.step.Phase != step.Open && c.step.Phase != step.Apart {

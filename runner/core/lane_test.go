@@ -140,7 +140,7 @@ func (w *world) work(i int) {
 		w.reply(p, k, runner.Produced{Row: o.Row, Handle: runner.Handle{Arena: o.Slot.Arena, Slot: o.Slot.Index, Version: o.Version}})
 	case runner.Join:
 		if p.at != o.Step || p.comm >= o.Communicator {
-			w.fault("%v at step %d in communicator %d joins %+v", p.life, p.at, p.comm, o)
+			w.fault("I5: %v at step %d in communicator %d joins %+v", p.life, p.at, p.comm, o)
 		}
 		p.comm, p.batch, p.reduced = o.Communicator, "", 0
 		w.reply(p, k, runner.Joined{Communicator: o.Communicator})
@@ -198,12 +198,12 @@ func (w *world) train(p *proc, k ask, o runner.Train) {
 	if want := fmt.Sprintln(plan.Rows[p.life.Worker.Rank]); "["+p.batch[:len(p.batch)-1]+"]\n" != want {
 		w.fault("%v sums rows %s, want %s", p.life, p.batch, want)
 	}
-	p.batch = fmt.Sprint(plan.Rows) // the sum over all ranks
+	p.batch = w.batch(w.core.planOf(o.Step)) // the sum over all ranks
 	v := runner.Voted{At: o.At, Norm: 7, Finite: true}
 	for _, row := range plan.Rows[p.life.Worker.Rank] {
 		if row != 0 {
 			l := runner.RowLoss{Row: row, Numerator: float64(row), Denominator: 1}
-			if slices.Contains(w.nans, row) {
+			if slices.Contains(w.setup.poison, w.core.planOf(o.Step).row(row).Pieces[0].Sample) {
 				l.Numerator, v.Finite = nan(), false
 			}
 			v.Rows = append(v.Rows, l)
@@ -213,6 +213,20 @@ func (w *world) train(p *proc, k ask, o runner.Train) {
 		w.apply(p, o.Step, w.core.planOf(o.Step).Chain)
 	}
 	w.reply(p, k, t, v)
+}
+
+// batch names all that a step's gradient is made of: samples, place by place.
+func (w *world) batch(p *plan) (s string) {
+	for _, micros := range p.Plan.Rows {
+		for _, row := range micros {
+			if row == 0 {
+				s += "-,"
+			} else {
+				s += fmt.Sprint(p.row(row).Pieces[0].Sample, ",")
+			}
+		}
+	}
+	return s + ";"
 }
 
 func nan() float64 { z := 0.0; return z / z }

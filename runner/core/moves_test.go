@@ -25,9 +25,10 @@ const (
 	outage              // the supervisor dies, what was not synced is lost
 	outageK             // the supervisor dies, what was not synced is kept all the same
 	outageP             // likewise, and a checkpoint under way was renamed in time
+	stop                // a graceful stop is asked for
 )
 
-var verbNames = [...]string{"prove", "work", "quick", "broken", "sync", "publish", "reap", "crash", "crash in sum", "outage", "outage, kept", "outage, published"}
+var verbNames = [...]string{"prove", "work", "quick", "broken", "sync", "publish", "reap", "crash", "crash in sum", "outage", "outage, kept", "outage, published", "stop"}
 
 // move is one thing that can happen.
 type move struct {
@@ -53,6 +54,9 @@ func (w *world) moves() (ms []move) {
 	}
 	if w.sending != 0 {
 		ms = append(ms, move{verb: publish})
+	}
+	if w.stops > 0 {
+		ms = append(ms, move{verb: stop})
 	}
 	if w.outages > 0 {
 		ms = append(ms, move{verb: outage})
@@ -121,6 +125,9 @@ func (w *world) apply1(m move) {
 		w.reap(p)
 	case crash, crashIn:
 		w.crashed(p, m.verb == crashIn)
+	case stop:
+		w.stops--
+		w.give(StopRequested{Reason: "a signal"})
 	default:
 		w.outage(m.verb)
 	}
@@ -240,18 +247,18 @@ func (w *world) explained() {
 	}
 }
 
-// settled gives how often each row is settled in the surviving lineage.
-func (w *world) settled() (times map[runner.Row]int, last runner.Step) {
-	times = map[runner.Row]int{}
+// settled gives how often each sample is settled in the surviving lineage.
+func (w *world) settled() (times map[runner.Sample]int, last runner.Step) {
+	times = map[runner.Sample]int{}
 	plans := map[runner.Step][]runner.RowPlan{}
 	var commits [][]runner.RowPlan
-	skipped := map[runner.Row]bool{}
+	skipped := map[runner.Sample]bool{}
 	for _, rec := range w.journal {
 		switch rec := rec.(type) {
 		case runner.PlanRecord:
 			plans[rec.Plan.Step] = rec.Rows
 		case runner.SkipRecord:
-			skipped[rec.Row] = true
+			skipped[rec.Samples[0]] = true
 		case runner.RestoreRecord:
 			if int(rec.Step) > len(commits) {
 				w.fault("I6: restore to step %d, %d are committed", rec.Step, len(commits))
@@ -267,40 +274,49 @@ func (w *world) settled() (times map[runner.Row]int, last runner.Step) {
 	}
 	for _, rows := range commits {
 		for _, r := range rows {
-			times[r.Row]++
+			times[r.Pieces[0].Sample]++
 		}
 	}
-	for row := range skipped {
-		times[row]++
+	for x := range skipped {
+		times[x]++
 	}
 	return times, runner.Step(len(commits))
 }
 
-// settledOnce checks, after each record, that no row is settled twice.
+// settledOnce checks, after each record, that no sample is settled twice.
 func (w *world) settledOnce() {
 	times, _ := w.settled()
-	for row, n := range times {
+	for x, n := range times {
 		if n > 1 {
-			w.fault("I6: row %d is settled %d times", row, n)
+			w.fault("I6: sample %d is settled %d times", x, n)
 		}
 	}
 }
 
-// checkEnd asks of a finished run that everything was trained and saved.
+// checkEnd asks of a finished run that all of it was trained, or all that was
+// decided when it was stopped, and that this is what the disk holds.
 func (w *world) checkEnd() {
-	if w.finished.Code != runner.ExitDone {
+	times, last := w.settled()
+	switch w.finished.Code {
+	case runner.ExitDone:
+		if int(last) != w.setup.steps {
+			w.fault("I6: finished after step %d of %d", last, w.setup.steps)
+		}
+		for x := range runner.Sample(w.setup.drafters * w.setup.micros * w.setup.steps) {
+			if times[x] != 1 {
+				w.fault("I6: at the end sample %d is settled %d times", x, times[x])
+			}
+		}
+	case runner.ExitStopped:
+	default:
+		w.fault("finished with code %d: %s", w.finished.Code, w.finished.Reason)
 		return
 	}
-	times, last := w.settled()
-	if int(last) != w.setup.steps {
-		w.fault("finished after step %d of %d", last, w.setup.steps)
+	want := strings.Join(w.applied[:last+1], "")
+	if last == 0 {
+		return
 	}
-	for row := range w.setup.drafters * w.setup.micros * w.setup.steps {
-		if times[runner.Row(row+1)] != 1 {
-			w.fault("I6: at the end row %d is settled %d times", row+1, times[runner.Row(row+1)])
-		}
-	}
-	if d := w.disk[len(w.disk)-1]; int(d.step) != w.setup.steps || d.value != strings.Join(w.applied, "") {
-		w.fault("I7: the last checkpoint is of step %d and holds %q, want %q", d.step, d.value, strings.Join(w.applied, ""))
+	if len(w.disk) == 0 || w.disk[len(w.disk)-1].value != want {
+		w.fault("I7: the disk holds %+v, want step %d with %q", w.disk, last, want)
 	}
 }

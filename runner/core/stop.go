@@ -13,6 +13,7 @@ import (
 type ending struct {
 	on       bool
 	quick    bool // nothing more is saved
+	draining bool // everything is saved
 	code     int
 	reason   string
 	since    time.Time
@@ -94,8 +95,14 @@ func (c *Core) closing() bool {
 	if !c.end.on {
 		return c.completed()
 	}
-	if !c.end.quick && !c.settled() {
-		return false
+	if !c.end.quick && !c.end.draining {
+		if !c.settled() {
+			return false
+		}
+		if c.promise() {
+			return true
+		}
+		c.end.draining = true
 	}
 	if c.retire() {
 		return true
@@ -137,15 +144,21 @@ func (c *Core) settled() bool {
 	if c.busy() || c.imageDue() || c.imageOpen() || len(c.evals) > 0 || c.publish.image != 0 {
 		return false
 	}
-	im, _ := c.newest()
-	if im != nil && im.step > 0 && im.name == "" && c.publish.failed != im.step && !c.onDisk(im.step) {
-		im.publish = true
-	}
 	for i := range c.images {
 		if c.images[i].publish || c.images[i].best {
 			return false
 		}
 	}
+	return true
+}
+
+// promise has the newest state published, if the disk does not have it yet.
+func (c *Core) promise() bool {
+	im, _ := c.newest()
+	if im == nil || im.step == 0 || im.name != "" || c.publish.failed == im.step || c.onDisk(im.step) || im.publish {
+		return false
+	}
+	im.publish = true
 	return true
 }
 

@@ -17,8 +17,8 @@ type View struct {
 	Lineage      runner.Lineage
 	Communicator runner.Communicator
 	Chain        runner.Chain // after Step
-	Phase        string // of the drafters together
-	Rows         uint64 // committed in the surviving lineage, as the next three
+	Phase        string       // of the drafters together
+	Rows         uint64       // committed in the surviving lineage, as the next three
 	Samples      uint64
 	Tokens       uint64
 	Skipped      uint64

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
-	"github.com/dflash-runner/dflash-runner/runner/life"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
 
@@ -16,7 +15,7 @@ import (
 // workers' processes, the lane, the journal's disk, checkpoints. It keeps the
 // rules of proto/lane.md, and notes in bad whatever breaks an invariant.
 
-// t0 is the only time there is in the model: nothing may depend on it.
+// t0 is the only time there is in a search: nothing may depend on it.
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // ask is an order on its way to, or in, a worker.
@@ -88,7 +87,9 @@ type world struct {
 	applied  []string // by step: the batch that it was first applied with
 	crashes  int      // of workers, left
 	outages  int      // of the supervisor, left
-	nans     []runner.Row
+	lives    int      // of the supervisor so far
+	stops    int      // graceful stops, left
+	now      time.Time
 	finished *Finish
 	bad      string
 	inputs   []Input // to be handled
@@ -105,40 +106,43 @@ type setup struct {
 	evaluation                       Evaluation
 	budget                           int
 	ask                              bool
+	poison                           []runner.Sample // their rows' losses are not finite
+	stops                            int
 	fragile                          bool // workers apply at their own vote: what rule 3 forbids
 	without                          protections
 	verbose                          bool
 }
 
-// simple is a planner of rows of one sample each: sample i is row i+1.
+// simple is a planner of rows of one sample each, in the order they were fed.
 type simple struct {
 	ranks, micros, steps int
-	fed, next            int
+	fed                  []runner.Sample
+	next                 int
 }
 
 func (p *simple) perStep() int { return p.ranks * p.micros }
 func (p *simple) Wanted() (uint32, int) {
-	if left := p.perStep()*p.steps - p.fed; left > 0 {
+	if left := p.perStep()*p.steps - len(p.fed); left > 0 {
 		return 1, left
 	}
 	return 2, 1
 }
 func (p *simple) Horizon(int) int { return p.perStep() }
 func (p *simple) Feed(epoch uint32, s []runner.Sample) error {
-	if epoch != 1 || len(s) == 0 || int(s[0]) != p.fed {
+	if epoch != 1 || len(s) == 0 || len(p.fed)+len(s) > p.perStep()*p.steps {
 		return fmt.Errorf("feed %v to epoch %d after %d", s, epoch, p.fed)
 	}
-	p.fed += len(s)
+	p.fed = append(slices.Clip(p.fed), s...)
 	return nil
 }
 func (p *simple) Next() (rows.Step, bool) {
-	if p.fed-p.next < p.perStep() {
+	if len(p.fed)-p.next < p.perStep() {
 		return rows.Step{}, false
 	}
 	s := rows.Step{Plan: runner.StepPlan{Step: runner.Step(p.next/p.perStep() + 1), Epoch: 1, LR: 0.5, Rows: make([][]runner.Row, p.ranks)}}
 	for i := range p.perStep() {
 		row := runner.Row(p.next + i + 1)
-		s.Rows = append(s.Rows, runner.RowPlan{Row: row, Epoch: 1, Bucket: 8, Pieces: []runner.Piece{{Sample: runner.Sample(row - 1), Tokens: 8, Anchors: 1}}})
+		s.Rows = append(s.Rows, runner.RowPlan{Row: row, Epoch: 1, Bucket: 8, Pieces: []runner.Piece{{Sample: p.fed[row-1], Tokens: 8, Anchors: 1}}})
 		s.Plan.Rows[i%p.ranks] = append(s.Plan.Rows[i%p.ranks], row)
 	}
 	p.next += p.perStep()
@@ -167,7 +171,7 @@ func (s *setup) config(r *Resume) Config {
 
 // newWorld starts a run.
 func newWorld(s *setup, crashes, outages int) *world {
-	w := &world{setup: s, memory: map[runner.Slot]content{}, crashes: crashes, outages: outages, applied: make([]string, s.steps+1)}
+	w := &world{setup: s, memory: map[runner.Slot]content{}, crashes: crashes, outages: outages, stops: s.stops, now: t0, applied: make([]string, s.steps+1)}
 	w.start(nil)
 	return w
 }
@@ -179,6 +183,7 @@ func (w *world) start(r *Resume) {
 		w.fault("new core: %v", err)
 		return
 	}
+	w.lives++
 	w.core, w.procs = c, make([]proc, len(c.workers))
 	w.memory, w.touches, w.pictures, w.sending, w.shares = map[runner.Slot]content{}, nil, nil, 0, nil
 	w.base, w.durable, w.syncing, w.inputs = len(w.journal), 0, false, nil
@@ -210,7 +215,7 @@ func (w *world) give(in ...Input) {
 					w.fault("panic: %v", p)
 				}
 			}()
-			for _, a := range w.core.Handle(t0, next) {
+			for _, a := range w.core.Handle(w.now, next) {
 				w.act(a)
 			}
 		}()
@@ -279,11 +284,16 @@ func (w *world) act(a Action) {
 	}
 }
 
+// arrange gives the next samples; a later life of the supervisor has a
+// scheduler of another mind, which turns them around.
 func (w *world) arrange(a Arrange) {
-	fed := w.core.planner.(*simple).fed
+	fed := len(w.core.planner.(*simple).fed)
 	s := make([]runner.Sample, a.Count)
 	for i := range s {
 		s[i] = runner.Sample(fed + i)
+	}
+	if w.lives > 1 {
+		slices.Reverse(s)
 	}
 	w.later(Arranged{Epoch: a.Epoch, Samples: s})
 }
@@ -380,13 +390,3 @@ func (w *world) pictureOf(id ImageID) *picture {
 
 // alive reports whether a worker's process works orders off.
 func (p *proc) alive() bool { return p.up && !p.dead }
-
-// ready reports whether the core thinks that all workers are ready.
-func (w *world) ready() bool {
-	for i := range w.core.workers {
-		if w.core.workers[i].life.State != life.Ready {
-			return false
-		}
-	}
-	return true
-}

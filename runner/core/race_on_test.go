@@ -1,0 +1,6 @@
+//go:build race
+
+package core
+
+// raceEnabled makes searches smaller: they run several times slower.
+const raceEnabled = true
