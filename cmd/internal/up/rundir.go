@@ -84,6 +84,10 @@ func openRun(root, name string, in intent) (*rundir, error) {
 	if !validName(name) {
 		return nil, runner.Errorf(runner.Invalid, "open run %q: a run's name is 1 to 64 of a-z A-Z 0-9 . _ - and starts with a letter or digit", name)
 	}
+	root, err := filepath.Abs(root) // workers have another working directory
+	if err != nil {
+		return nil, writable(root, err)
+	}
 	for n, candidate := 1, name; ; candidate = name + "-" + strconv.Itoa(n) {
 		n++
 		path := filepath.Join(root, candidate)
