@@ -54,13 +54,16 @@ func openLog(path string, limit int64, logger hclog.Logger) (*lifeLog, error) {
 // stderr takes one line of stderr.
 func (l *lifeLog) stderr(line []byte, cut bool) {
 	parsed := parseLine(line)
-	text := string(line)
+	raw, text := string(line), string(line)
+	if parsed.Parsed {
+		text = parsed.text()
+	}
 	if cut {
-		text += " [line cut]"
+		raw, text = raw+" [line cut]", text+" [line cut]"
 	}
 	l.mu.Lock()
 	l.newest = time.Now()
-	l.write(text)
+	l.write(raw)
 	l.tail = append(l.tail, clean(text, tailWidth))
 	if len(l.tail) > tailLines {
 		l.tail = l.tail[1:]

@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -25,6 +26,20 @@ type logLine struct {
 	Message   string
 	Fields    []any // key, value, ...: sorted by key
 	Traceback []string
+	Parsed    bool // it was a JSON object
+}
+
+// text gives the line for people, without its traceback.
+func (l logLine) text() string {
+	if !l.Parsed {
+		return l.Message
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "[%s] %s", strings.ToUpper(l.Level.String()), l.Message)
+	for i := 0; i+1 < len(l.Fields); i += 2 {
+		fmt.Fprintf(&out, " %v=%v", l.Fields[i], l.Fields[i+1])
+	}
+	return out.String()
 }
 
 // parseLine reads a line as an hclog JSON object, or as plain text. Every line
@@ -37,6 +52,7 @@ func parseLine(line []byte) logLine {
 		return plainLine(string(line))
 	}
 	out := logLine{
+		Parsed:    true,
 		Level:     hclog.LevelFromString(textOf(object["@level"], 16)),
 		Message:   textOf(object["@message"], messageWidth),
 		Traceback: linesOf(object["traceback"]),

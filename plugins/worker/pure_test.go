@@ -125,6 +125,16 @@ func TestParseLine(t *testing.T) {
 	}
 }
 
+// TestKeptLineIsReadable: the report shows a JSON line as words, its traceback apart.
+func TestKeptLineIsReadable(t *testing.T) {
+	log := &lifeLog{logger: hclog.NewNullLogger()}
+	log.stderr([]byte(`{"@level":"error","@message":"a call failed","kind":"invalid","traceback":["Traceback","ValueError: x"]}`), false)
+	tail, _, trace := log.kept()
+	if len(tail) != 1 || tail[0] != "[ERROR] a call failed kind=invalid" || len(trace.lines) != 2 {
+		t.Errorf("kept %q and %q", tail, trace.lines)
+	}
+}
+
 func FuzzLogLine(f *testing.F) {
 	for _, s := range []string{`{"@message": 5}`, `{"@level":["a"]}`, `{"@timestamp":12}`, `{"\u0040message":5}`, ` {"@message":{}}`,
 		`[{"@message":1}]`, `{"@message":"ok","k":1e400}`, "Traceback (most recent call last):", "\xff\xfe", `{"traceback":[1,"a"]}`} {

@@ -131,5 +131,9 @@ func verdictOf(phase string, err error) verdict {
 	if refused.kind == "" { // the worker's own words begin with what it was doing
 		message = phase + ": " + message
 	}
-	return verdict{runner.CausePython, message, hintOr(refused.hint, pythonHint(message))}
+	hint := pythonHint(message)
+	if refused.kind == runner.Invalid.String() {
+		hint = "the worker refused what it was given: check the configuration, the target's directory and the data"
+	}
+	return verdict{runner.CausePython, message, hintOr(refused.hint, hint)}
 }

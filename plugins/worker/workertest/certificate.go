@@ -14,7 +14,8 @@ func Configuration(role workerv1.Role, rank, generation uint32) *workerv1.Config
 		Attention: "sdpa",
 		Target:    &workerv1.Target{Directory: "target", Dtype: "float32", LayerIds: []uint32{0, 2}},
 		Drafter: &workerv1.Drafter{Layers: 2, HiddenSize: 32, IntermediateSize: 64, Heads: 2, KvHeads: 1, HeadDim: 16,
-			VocabSize: 64, RmsNormEps: 1e-6, RopeTheta: 10000, BlockSize: 4, MaskTokenId: 63, TargetLayers: 4},
+			VocabSize: 64, RmsNormEps: 1e-6, RopeTheta: 10000, BlockSize: 4, MaskTokenId: 63, TargetLayers: 4,
+			MaxPositionEmbeddings: 1024},
 		Training: &workerv1.Training{Buckets: []uint32{128, 256}, Anchors: 8, Gamma: 4, WeightConstant: 100,
 			Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, ClipNorm: 1, RowsPerStep: 4, ComputeDtype: "float32"},
 	}
