@@ -40,7 +40,7 @@ func (c *cli) root() *cobra.Command {
 		return usage("%s: %s", cmd.CommandPath(), err).WithHint("`%s --help` shows its flags", cmd.CommandPath())
 	})
 	root.AddCommand(c.upCommand(), c.downCommand(), c.statusCommand(), c.healthCommand(), c.logsCommand(), c.eventsCommand(),
-		c.configCommand(), c.checkpointsCommand(), c.journalCommand(), c.exportCommand(), c.evalCommand(), c.prepareCommand(),
+		c.configCommand(), c.checkpointsCommand(), c.journalCommand(), c.planCommand(), c.doctorCommand(), c.exportCommand(), c.evalCommand(), c.prepareCommand(),
 		c.cacheCommand(), c.gcCommand(), c.versionCommand())
 	return root
 }

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/config"
+	"github.com/dflash-runner/dflash-runner/runner/doctor"
+	"github.com/dflash-runner/dflash-runner/runner/pyenv"
+)
+
+// report is `doctor --json`.
+type report struct {
+	Status doctor.Status  `json:"status"` // the worst of the checks
+	Checks []doctor.Check `json:"checks"`
+}
+
+func (c *cli) doctorCommand() *cobra.Command {
+	var from source
+	cmd := c.jsonFlag(&cobra.Command{
+		Use:     "doctor",
+		Short:   "Check whether this machine can run a configuration",
+		Long:    "Checks Python, GPUs, memory, limits, disks and the clock for a configuration, each line ok, warn or fail.\nExit 3 where one fails.",
+		Example: "  dflash-runner doctor\n  dflash-runner doctor -f my.yaml --json",
+		Args:    atMost(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := config.Load(from.file, from.set)
+			if err != nil {
+				return err
+			}
+			r, needs, err := c.read(cmd.Context(), loaded)
+			if err != nil {
+				return err
+			}
+			return c.printReport(doctor.Judge(r, needs))
+		},
+	})
+	from.flags(cmd)
+	return cmd
+}
+
+// read looks at the machine, for a configuration.
+func (c *cli) read(ctx context.Context, loaded *config.Config) (doctor.Readings, doctor.Needs, error) {
+	needs := doctor.Needs{GPU: loaded.Workers.Device == "cuda"}
+	cache, err := pyenv.DefaultCacheDir()
+	if err != nil {
+		return doctor.Readings{}, needs, err
+	}
+	sockets, err := admin.RuntimeDirectory()
+	if err != nil {
+		return doctor.Readings{}, needs, err
+	}
+	if !needs.GPU { // the plan of a run on GPUs asks for this machine's first
+		p, err := c.plan(ctx, loaded)
+		if err != nil {
+			return doctor.Readings{}, needs, err
+		}
+		needs.MemoryBytes = p.MemoryBytes
+	}
+	return doctor.Read(ctx, doctor.Options{Python: pyenv.Worker(cache, loaded.Python.Interpreter), RunDir: loaded.Run.Directory,
+		CacheDir: cache, RuntimeDir: sockets}), needs, nil
+}
+
+// printReport prints the checks, and sets the exit code.
+func (c *cli) printReport(checks []doctor.Check) error {
+	r := report{Status: doctor.OK, Checks: checks}
+	for _, check := range checks {
+		if check.Status == doctor.Fail || check.Status == doctor.Warn && r.Status == doctor.OK {
+			r.Status = check.Status
+		}
+	}
+	if r.Status == doctor.Fail {
+		c.code = runner.ExitPreflight
+	}
+	if c.json {
+		return c.printJSON(r)
+	}
+	for _, check := range checks {
+		if err := c.print("%-5s %-16s %s\n", check.Status, check.Name, check.Detail); err != nil {
+			return err
+		}
+		if check.Hint != "" {
+			if err := c.print("%22s hint: %s\n", "", check.Hint); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package plan
+
+import (
+	"math"
+	"testing"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/config"
+	"github.com/dflash-runner/dflash-runner/runner/placement"
+)
+
+func load(t *testing.T, set ...string) *config.Config {
+	t.Helper()
+	c, err := config.Load("", append([]string{"training.buckets=[72,144]", "training.anchors=20", "training.steps=400", "training.epochs=0",
+		"drafter.layers=3", "drafter.captured_layers=3", "drafter.block_size=8", "target.embedded.hidden_size=128", "target.embedded.layers=6",
+		"data.regenerate.prompt_tokens=32", "data.regenerate.new_tokens=40"}, set...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestEmbedded(t *testing.T) {
+	c := load(t)
+	p, err := Make(c, c.EmbeddedModel(), Machine{Cores: 2, Available: 8 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Workers) != 3 || p.Workers[0].Name.Role != runner.Target || p.Workers[2].Device != placement.CPU || !p.Fits || p.Steps != 400 {
+		t.Errorf("got %+v", p)
+	}
+	if p.Shapes.Queries != 160 || p.Shapes.Vocabulary != 259 || p.Shapes.RowsPerRank*2 != p.Shapes.RowsPerStep {
+		t.Errorf("shapes: got %+v", p.Shapes)
+	}
+	// hidden 144 x 3 x 128 floats, tokens and documents 144 x 4 each, mask 144; header, 64-byte places and whole pages
+	if least := uint64(64 + 144*3*128*4 + 144*9); p.Arenas.SlotBytes < least || p.Arenas.SlotBytes > least+4096 {
+		t.Errorf("slot: want %d and a little, got %d", least, p.Arenas.SlotBytes)
+	}
+	if want := p.Arenas.SlotBytes * uint64(c.Workers.Slots); p.Arenas.Bytes != want {
+		t.Errorf("arenas: want %d, got %d", want, p.Arenas.Bytes)
+	}
+	if p.MemoryBytes <= p.HostBytes || p.HostBytes < p.Arenas.Bytes+p.ImageBytes {
+		t.Errorf("memory: got %d, host %d", p.MemoryBytes, p.HostBytes)
+	}
+	if e := p.FirstStep; e.Seconds <= launchSeconds || math.Abs(e.Seconds-e.LaunchSeconds-e.WarmUpSeconds-e.StepSeconds) > 1e-9 {
+		t.Errorf("first step: got %+v", e)
+	}
+}
+
+func TestTooSmall(t *testing.T) {
+	c := load(t)
+	p, err := Make(c, c.EmbeddedModel(), Machine{Cores: 2, Available: 1 << 20})
+	if err != nil || p.Fits {
+		t.Errorf("want a plan that does not fit, got %v, %v", p.Fits, err)
+	}
+}
+
+func TestNoGPU(t *testing.T) {
+	c := load(t, "workers.device=cuda")
+	if _, err := Make(c, c.EmbeddedModel(), Machine{Cores: 2}); err == nil {
+		t.Error("want an error: there is no GPU")
+	}
+}
+
+// TestReference compares the arithmetic with the counted 71.4 TFLOP of one
+// sequence of the reference workload (reference/method.md 10.1), which counts
+// visible pairs only and 15 of 16 slots in the head: ours is an upper bound.
+func TestReference(t *testing.T) {
+	c := load(t)
+	w := work{config: c, captured: 5, rows: placement.Rows{Bucket: 3072, Anchors: 512, BlockSize: 16, Captured: 5},
+		drafter: placement.Model{Layers: 5, Hidden: 4096, Intermediate: 12288, Heads: 32, KVHeads: 8, HeadDim: 128, Vocab: 151936}}
+	if got := w.drafterRow() / 1e12; got < 71.4 || got > 95 {
+		t.Errorf("want 71.4 to 95 TFLOP, got %.1f", got)
+	}
+}
