@@ -163,14 +163,15 @@ func (l *Loop) descriptor(a core.Send) (*os.File, error) {
 		}
 		return r.ReadOnly(), nil
 	default:
-		if a.Image == 0 {
+		i, image := o.(runner.Image)
+		if a.Image == 0 || image && !i.Write {
 			return nil, nil
 		}
 		r := l.images[a.Image]
 		if r == nil {
 			return nil, runner.Errorf(runner.Internal, "send %s: image %d: there is none", runner.OrderType(o), a.Image)
 		}
-		if i, ok := o.(runner.Image); ok && i.Write {
+		if image {
 			return r.Writable(), nil
 		}
 		return r.ReadOnly(), nil
