@@ -79,11 +79,11 @@ func (c *cli) printReport(checks []doctor.Check) error {
 		return c.printJSON(r)
 	}
 	for _, check := range checks {
-		if err := c.print("%-5s %-16s %s\n", check.Status, check.Name, check.Detail); err != nil {
+		if err := c.print("%-5s %-18s %s\n", check.Status, check.Name, check.Detail); err != nil {
 			return err
 		}
 		if check.Hint != "" {
-			if err := c.print("%22s hint: %s\n", "", check.Hint); err != nil {
+			if err := c.print("%24s hint: %s\n", "", check.Hint); err != nil {
 				return err
 			}
 		}

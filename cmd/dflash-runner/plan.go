@@ -102,7 +102,7 @@ func (c *cli) printPlan(p plan.Plan) error {
 		return err
 	}
 	for _, w := range p.Workers {
-		if err := c.print("  %-12s %-10s %6d MiB\n", w.Name, w.Device, w.MemoryBytes>>20); err != nil {
+		if err := c.print("  %-12s %-10s %6d MiB, and %d MiB of the host for its process\n", w.Name, w.Device, w.MemoryBytes>>20, w.HostBytes>>20); err != nil {
 			return err
 		}
 	}

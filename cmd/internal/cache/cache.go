@@ -123,6 +123,12 @@ func Leftovers(root, runtime string, now time.Time) (paths []string) {
 			}
 		}
 	}
+	found, _ := filepath.Glob(filepath.Join(runtime, "plugin-dir*")) // of a killed supervisor's workers
+	for _, path := range found {
+		if s, err := os.Lstat(path); err == nil && s.IsDir() && now.Sub(s.ModTime()) > time.Minute && abandoned(path) {
+			paths = append(paths, path)
+		}
+	}
 	sockets, _ := filepath.Glob(filepath.Join(runtime, "*.sock"))
 	for _, path := range sockets {
 		if s, err := os.Lstat(path); err == nil && s.Mode().Type() == fs.ModeSocket && silent(path) {
@@ -131,6 +137,17 @@ func Leftovers(root, runtime string, now time.Time) (paths []string) {
 	}
 	slices.Sort(paths)
 	return slices.Compact(paths)
+}
+
+// abandoned reports whether nobody answers on any socket in a directory.
+func abandoned(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.Type() == fs.ModeSocket && !silent(filepath.Join(dir, e.Name())) {
+			return false
+		}
+	}
+	return err == nil
 }
 
 // silent reports whether a socket has nobody behind it.

@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,21 +89,32 @@ func TestLeftovers(t *testing.T) {
 		}
 	}
 	hold(t, filepath.Join(root, "python/half.tmp.lock")) // somebody is at it
-	for _, name := range []string{"dead.sock", "live.sock"} {
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(run, name), Net: "unix"})
+	for _, name := range []string{"dead.sock", "live.sock", "plugin-dir1/dead", "plugin-dir2/live"} {
+		path := filepath.Join(run, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name == "dead.sock" {
+		if strings.Contains(name, "dead") {
 			l.SetUnlinkOnClose(false)
 			_ = l.Close()
 		} else {
 			t.Cleanup(func() { _ = l.Close() })
 		}
 	}
+	for _, dir := range []string{"plugin-dir1", "plugin-dir2"} {
+		at := now.Add(-2 * time.Minute)
+		if err := os.Chtimes(filepath.Join(run, dir), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
 	got := Leftovers(root, run, now)
-	want := []string{filepath.Join(root, "targets/.removed-a"), filepath.Join(run, "dead.sock")}
-	if len(got) != 2 || !(strings.Join(got, " ") == strings.Join(want, " ") || strings.Join(got, " ") == want[1]+" "+want[0]) {
+	want := []string{filepath.Join(root, "targets/.removed-a"), filepath.Join(run, "dead.sock"), filepath.Join(run, "plugin-dir1")}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
 		t.Errorf("want %v, got %v", want, got)
 	}
 }

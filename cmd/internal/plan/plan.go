@@ -17,6 +17,10 @@ const embeddedVocabulary = 259
 // imagesKept is how many images are in memory at once, besides one being written.
 const imagesKept = 2
 
+// processBytes is the host memory of one worker before it has a model: Python,
+// torch and transformers, measured on a CPU and rounded up.
+const processBytes = 640 << 20
+
 // Machine is what there is.
 type Machine struct {
 	Cores     int
@@ -33,7 +37,7 @@ type Plan struct {
 	Arenas      Arenas   `json:"arenas"`
 	ImageBytes  uint64   `json:"image_bytes"`
 	HostBytes   uint64   `json:"host_bytes"`      // arenas and images
-	MemoryBytes uint64   `json:"memory_bytes"`    // host memory in all, workers on the CPU included
+	MemoryBytes uint64   `json:"memory_bytes"`    // host memory in all, workers included
 	Available   uint64   `json:"available_bytes"` // 0: not known
 	Fits        bool     `json:"fits"`
 	Steps       int      `json:"steps"`  // 0: by epochs
@@ -48,7 +52,8 @@ type Turns map[string]int
 type Worker struct {
 	Name        runner.Worker    `json:"name"`
 	Device      string           `json:"device"`
-	MemoryBytes uint64           `json:"memory_bytes"`
+	MemoryBytes uint64           `json:"memory_bytes"`  // on the device
+	HostBytes   uint64           `json:"process_bytes"` // of the process itself, on the host
 	Memory      placement.Memory `json:"-"`
 }
 
@@ -96,6 +101,7 @@ func Make(c *config.Config, target config.Model, m Machine) (Plan, error) {
 	p.HostBytes = placement.HostBytes(uint64(c.Workers.Targets), uint64(c.Workers.Slots), slot, imagesKept, p.ImageBytes)
 	p.MemoryBytes = p.HostBytes
 	for _, x := range p.Workers {
+		p.MemoryBytes += x.HostBytes
 		if x.Device == placement.CPU {
 			p.MemoryBytes += x.MemoryBytes
 		}
@@ -136,7 +142,7 @@ func (w work) place(p *Plan, m Machine) error {
 	}
 	for _, x := range placed.Workers {
 		mem := of[x.Worker.Role]
-		p.Workers = append(p.Workers, Worker{x.Worker, x.Device, mem.Total(), mem})
+		p.Workers = append(p.Workers, Worker{x.Worker, x.Device, mem.Total(), processBytes, mem})
 	}
 	p.Turns = placed.Turns
 	return nil

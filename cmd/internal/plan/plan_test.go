@@ -39,7 +39,7 @@ func TestEmbedded(t *testing.T) {
 	if want := p.Arenas.SlotBytes * uint64(c.Workers.Slots); p.Arenas.Bytes != want {
 		t.Errorf("arenas: want %d, got %d", want, p.Arenas.Bytes)
 	}
-	if p.MemoryBytes <= p.HostBytes || p.HostBytes < p.Arenas.Bytes+p.ImageBytes {
+	if p.MemoryBytes <= p.HostBytes+3*processBytes || p.HostBytes < p.Arenas.Bytes+p.ImageBytes {
 		t.Errorf("memory: got %d, host %d", p.MemoryBytes, p.HostBytes)
 	}
 	if e := p.FirstStep; e.Seconds <= launchSeconds || math.Abs(e.Seconds-e.LaunchSeconds-e.WarmUpSeconds-e.StepSeconds) > 1e-9 {
