@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -95,8 +96,10 @@ def stdlib_files() -> list[tuple[str, Path]]:
         FileError: this Python has no library sources.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
-    names = [path.relative_to(root) for path in root.rglob("*.py")]
-    names = [name for name in names if not _LEFT_OUT.intersection(name.parts[:-1])]
+    names: list[Path] = []
+    for folder, below, files in os.walk(root):
+        below[:] = [name for name in below if name not in _LEFT_OUT]  # site-packages may be huge
+        names += [Path(folder, name).relative_to(root) for name in files if name.endswith(".py")]
     if not names:
         raise FileError(
             f"read corpus: no Python sources in {root}",
