@@ -103,9 +103,9 @@ const (
 
 // ensure verifies, and makes what does not verify under the exclusive lock.
 func (m *maker) ensure(ctx context.Context, lock *fileLock) (*Env, error) {
-	tick := time.NewTicker(lockPause)
-	defer tick.Stop()
-	made, waiting, users := false, false, 0
+	w := waiting{m: m, lock: lock, tick: time.NewTicker(lockPause)}
+	defer w.tick.Stop()
+	made := false
 	for {
 		got, problem, err := m.claim(lock)
 		if err != nil {
@@ -116,41 +116,59 @@ func (m *maker) ensure(ctx context.Context, lock *fileLock) (*Env, error) {
 			return got, nil
 		}
 		exclusive, err := lock.try(true)
+		if err == nil && !exclusive {
+			err = w.wait(ctx, problem)
+		}
 		if err != nil {
 			return nil, err
 		}
-		if exclusive {
-			if _, problem = verify(m.dir, m.lockSum, m.installerSum); problem != "" {
-				if err := m.make(ctx, problem); err != nil {
-					return nil, err
-				}
-				made = true
+		if !exclusive {
+			continue
+		}
+		if _, problem = verify(m.dir, m.lockSum, m.installerSum); problem != "" {
+			if err := m.make(ctx, problem); err != nil {
+				return nil, err
 			}
-			continue // claim it, which turns the lock into a shared one
-		}
-		shared, err := lock.try(false)
-		if err != nil {
-			return nil, err
-		}
-		if err := lock.drop(); err != nil {
-			return nil, runner.Errorf(runner.Unavailable, "unlock %s: %w", m.dir, err)
-		}
-		if users++; !shared {
-			users = 0
-		}
-		if users == lockTries {
-			return nil, runner.Errorf(runner.Unavailable, "repair environment %s: it is %s, and other runs are using it", m.dir, problem).
-				WithHint("stop the other runs (`dflash-runner down`), then try again")
-		}
-		if !shared && !waiting {
-			waiting = true
-			m.progress(Progress{Stage: "wait", Message: "another run is making " + m.dir + "; waiting for it"})
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil, runner.Errorf(runner.Canceled, "wait for environment %s: %w", m.dir, context.Cause(ctx))
-		}
+			made = true
+		} // claiming it turns the lock into a shared one
+	}
+}
+
+// waiting is for another run that holds the lock.
+type waiting struct {
+	m     *maker
+	lock  *fileLock
+	tick  *time.Ticker
+	said  bool
+	users int // how many times running it was held by users only
+}
+
+// wait lets some time pass, while another run makes the environment. One that
+// must be made anew while others only use it would never be free: an error.
+func (w *waiting) wait(ctx context.Context, problem string) error {
+	shared, err := w.lock.try(false) // not to be had beside a maker
+	if err != nil {
+		return err
+	}
+	if err := w.lock.drop(); err != nil {
+		return runner.Errorf(runner.Unavailable, "unlock %s: %w", w.m.dir, err)
+	}
+	if w.users++; !shared {
+		w.users = 0
+	}
+	if w.users == lockTries {
+		return runner.Errorf(runner.Unavailable, "repair environment %s: it is %s, and other runs are using it", w.m.dir, problem).
+			WithHint("stop the other runs (`dflash-runner down`), then try again")
+	}
+	if !shared && !w.said {
+		w.said = true
+		w.m.progress(Progress{Stage: "wait", Message: "another run is making " + w.m.dir + "; waiting for it"})
+	}
+	select {
+	case <-w.tick.C:
+		return nil
+	case <-ctx.Done():
+		return runner.Errorf(runner.Canceled, "wait for environment %s: %w", w.m.dir, context.Cause(ctx))
 	}
 }
 
