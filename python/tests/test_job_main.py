@@ -41,7 +41,8 @@ def test_noise_on_stdout_cannot_break_the_reports(tmp_path):
     noisy = tmp_path / "torch"
     noisy.mkdir()
     (noisy / "__init__.py").write_text(
-        "import os\nprint('python noise')\nos.write(1, b'raw noise\\n')\nraise RuntimeError('broken install')\n"
+        "import os\nprint('python noise')\nos.write(1, b'raw noise\\n')\n"
+        "raise RuntimeError('broken install')\n"
     )
     job = job_pb2.Job(threads=1, build_target=target_job(tmp_path / "target"))
     root = Path(__file__).parents[1]
