@@ -175,7 +175,7 @@ func evaluationEvent(x runner.EvaluationRecord) runner.Event {
 	if x.Denominator > 0 {
 		e.Figures["loss"] = x.Numerator / x.Denominator
 	}
-	if x.Forwards > 0 {
+	if x.Forwards > 0 && x.What != "loss" {
 		e.Figures["acceptance"] = float64(x.Tokens) / float64(x.Forwards)
 	}
 	if x.BusyUS > 0 {

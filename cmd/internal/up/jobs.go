@@ -127,15 +127,11 @@ func (u *up) targetStage(ctx context.Context) (string, error) {
 // targetTop1 reads how good an embedded target is; nil for a user's own.
 func targetTop1(dir string) *float64 {
 	var facts struct {
-		Figures map[string]float64 `json:"figures"`
-		Top1    *float64           `json:"top1"`
+		Top1 *float64 `json:"heldout_top1"`
 	}
 	b, err := os.ReadFile(filepath.Join(dir, "target.json"))
 	if err != nil || json.Unmarshal(b, &facts) != nil {
 		return nil
-	}
-	if v, ok := facts.Figures["top1"]; ok {
-		return &v
 	}
 	return facts.Top1
 }
