@@ -18,7 +18,7 @@ func (w *world) clone() *world {
 	n.memory = maps.Clone(w.memory)
 	n.touches, n.pictures, n.disk = slices.Clone(w.touches), slices.Clone(w.pictures), slices.Clone(w.disk)
 	n.journal, n.shares, n.applied = slices.Clip(w.journal), slices.Clone(w.shares), slices.Clone(w.applied)
-	n.trace, n.events = slices.Clip(w.trace), nil
+	n.trace, n.acts, n.events = slices.Clip(w.trace), nil, nil
 	return &n
 }
 

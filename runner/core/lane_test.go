@@ -38,6 +38,28 @@ func (w *world) sent(a Send) {
 	} else {
 		p.main = append(p.main, k)
 	}
+	w.turnsKept()
+}
+
+// turnsKept checks that no more compute orders are out than the device has
+// turns, and that a micro-step that reduces has it for itself and its peers.
+func (w *world) turnsKept() {
+	n, sums := 0, 0
+	for i := range w.procs {
+		for _, k := range w.procs[i].main {
+			switch o := k.order.(type) {
+			case runner.Produce, runner.Commit, runner.Evaluate:
+				n++
+			case runner.Train:
+				if n++; o.Last && w.setup.drafters > 1 {
+					sums++
+				}
+			}
+		}
+	}
+	if w.setup.turns > 0 && (sums == 0 && n > w.setup.turns || sums > 0 && n != sums) {
+		w.fault("turns: %d compute orders are out, %d of them sums, on a device of %d turns", n, sums, w.setup.turns)
+	}
 }
 
 func slotOf(h runner.Handle) runner.Slot { return runner.Slot{Arena: h.Arena, Index: h.Slot} }
@@ -286,6 +308,7 @@ func (w *world) scores(p *proc, k ask, o runner.Evaluate) {
 	p.plain = p.plain || o.What == "plain"
 	r := runner.Evaluated{Step: o.Step, What: o.What, Lossless: true, Tokens: 8 * uint64(o.Count), Forwards: 2 * uint64(o.Count)}
 	if o.What == "loss" {
+		r.Tokens, r.Forwards = 0, 0
 		r.Numerator, r.Denominator = float64(o.Count)/float64(o.Step+1), float64(o.Count)
 	}
 	w.reply(p, k, r)

@@ -297,6 +297,9 @@ func (w *world) settledOnce() {
 // decided when it was stopped, and that this is what the disk holds.
 func (w *world) checkEnd() {
 	times, last := w.settled()
+	if w.anyEnd && w.finished.Code != runner.ExitDone {
+		return
+	}
 	switch w.finished.Code {
 	case runner.ExitDone:
 		if int(last) != w.setup.steps {

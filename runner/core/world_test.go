@@ -71,30 +71,35 @@ type share struct {
 }
 
 type world struct {
-	setup    *setup
-	core     *Core
-	procs    []proc
-	memory   map[runner.Slot]content
-	touches  []touch
-	pictures []picture
-	disk     []picture // published
-	sending  ImageID   // being published
-	journal  []runner.Record
-	base     int // records of earlier supervisor lives
-	durable  int // of this life's
-	syncing  bool
-	shares   []share
-	applied  []string // by step: the batch that it was first applied with
-	crashes  int      // of workers, left
-	outages  int      // of the supervisor, left
-	lives    int      // of the supervisor so far
-	stops    int      // graceful stops, left
-	now      time.Time
-	finished *Finish
-	bad      string
-	inputs   []Input // to be handled
-	trace    []string
-	events   []runner.Event
+	setup     *setup
+	core      *Core
+	procs     []proc
+	memory    map[runner.Slot]content
+	touches   []touch
+	pictures  []picture
+	disk      []picture // published
+	sending   ImageID   // being published
+	journal   []runner.Record
+	base      int // records of earlier supervisor lives
+	durable   int // of this life's
+	syncing   bool
+	shares    []share
+	applied   []string // by step: the batch that it was first applied with
+	crashes   int      // of workers, left
+	outages   int      // of the supervisor, left
+	lives     int      // of the supervisor so far
+	stops     int      // graceful stops, left
+	slotBytes uint64   // what targets say
+	now       time.Time
+	finished  *Finish
+	bad       string
+	noMemory  bool           // for images
+	choice    *runner.Worker // the scheduler's, whatever is free
+	anyEnd    bool           // any exit code will do: the test looks at it itself
+	inputs    []Input        // to be handled
+	trace     []string
+	acts      []Action // what the core wanted done, in order
+	events    []runner.Event
 }
 
 // setup is what a search varies.
@@ -108,6 +113,7 @@ type setup struct {
 	ask                              bool
 	poison                           []runner.Sample // their rows' losses are not finite
 	stops                            int
+	tune                             func(*Config)
 	fragile                          bool // workers apply at their own vote: what rule 3 forbids
 	without                          protections
 	verbose                          bool
@@ -166,12 +172,15 @@ func (s *setup) config(r *Resume) Config {
 		cfg.Workers = append(cfg.Workers, Worker{w, device})
 		cfg.Devices[device] = max(1, s.turns)
 	}
+	if s.tune != nil {
+		s.tune(&cfg)
+	}
 	return cfg
 }
 
 // newWorld starts a run.
 func newWorld(s *setup, crashes, outages int) *world {
-	w := &world{setup: s, memory: map[runner.Slot]content{}, crashes: crashes, outages: outages, stops: s.stops, now: t0, applied: make([]string, s.steps+1)}
+	w := &world{setup: s, memory: map[runner.Slot]content{}, crashes: crashes, outages: outages, stops: s.stops, now: t0, slotBytes: 64, applied: make([]string, s.steps+1)}
 	w.start(nil)
 	return w
 }
@@ -238,6 +247,9 @@ func (w *world) proc(l runner.Life) *proc {
 
 // act carries an action out as drive would.
 func (w *world) act(a Action) {
+	if w.setup.verbose {
+		w.acts = append(w.acts, a)
+	}
 	w.note("     %T%+v", a, a)
 	switch a := a.(type) {
 	case Launch:
@@ -255,6 +267,10 @@ func (w *world) act(a Action) {
 	case MakeArena:
 		w.later(ArenaMade{Arena: a.Arena, Kind: "memfd"})
 	case MakeImage:
+		if w.noMemory {
+			w.later(ImageFailed{Image: a.Image, Err: errors.New("no memory")})
+			return
+		}
 		w.pictures = append(w.pictures, picture{id: a.Image, step: a.Step})
 		w.later(ImageMade{Image: a.Image})
 	case OpenImage:
@@ -276,7 +292,11 @@ func (w *world) act(a Action) {
 	case Arrange:
 		w.arrange(a)
 	case Assign:
-		w.later(Assigned{Row: a.Row.Row, Target: a.Free[len(a.Free)-1]})
+		target := a.Free[len(a.Free)-1]
+		if w.choice != nil {
+			target = *w.choice
+		}
+		w.later(Assigned{Row: a.Row.Row, Target: target})
 	case Finish:
 		w.finish(a)
 	case Emit:
@@ -307,7 +327,7 @@ func (w *world) launch(l runner.Life) {
 			w.procs[i] = proc{life: l, up: true}
 		}
 	}
-	in := Launched{Life: l, SlotBytes: 64}
+	in := Launched{Life: l, SlotBytes: w.slotBytes}
 	if l.Worker.Role == runner.Drafter {
 		in = Launched{Life: l, ImageBytes: 128, Parameters: digest("")}
 	}

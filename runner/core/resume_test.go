@@ -1,0 +1,88 @@
+package core
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// leave ends a scene's supervisor at a moment; what was durable is left.
+func (x *scene) leave() *Resume {
+	x.journal = x.journal[: x.base+x.durable : x.base+x.durable]
+	return resumeOf(x.journal, x.disk)
+}
+
+func TestResumeRefusesWhatDoesNotFit(t *testing.T) {
+	s := setup{targets: 1, drafters: 2, micros: 1, steps: 3, slots: 2, checkpoint: 1, budget: 9}
+	for _, c := range []struct {
+		name string
+		do   func(*setup, *Resume)
+		want string
+	}{
+		{"another number of drafters", func(s *setup, _ *Resume) { s.drafters = 3 }, "want rows for 3 drafters, got 2"},
+		{"a plan missing", func(_ *setup, r *Resume) { r.Plans = append(r.Plans[:1:1], r.Plans[2:]...) }, "want step 2 after step 1"},
+		{"more samples than the data has", func(s *setup, _ *Resume) { s.steps = 1 }, "feed the journal's samples"},
+		{"fewer samples than its plans need", func(_ *setup, r *Resume) { r.Arranged = r.Arranged[:1] }, "the journal plans 3 steps"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := stage(t, s, func(w *world) bool { return w.finished != nil })
+			r, other := x.leave(), s
+			c.do(&other, r)
+			if _, err := New(other.config(r)); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want an error with %q", err, c.want)
+			}
+		})
+	}
+}
+
+// A checkpoint that is bad, or that the journal does not explain, is passed
+// over for the one before.
+func TestResumePassesOverBadCheckpoints(t *testing.T) {
+	s := setup{targets: 1, drafters: 2, micros: 1, steps: 4, slots: 2, checkpoint: 1, budget: 9, verbose: true}
+	for name, spoil := range map[string]func(*scene, *Resume){
+		"bad":             func(x *scene, _ *Resume) { x.disk = x.disk[:len(x.disk)-1] }, // opening it fails
+		"not explained":   func(_ *scene, r *Resume) { r.Checkpoints[len(r.Checkpoints)-1].Chain[0]++ },
+		"of a later step": func(_ *scene, r *Resume) { r.Checkpoints[len(r.Checkpoints)-1].Step = 4 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := stage(t, s, func(w *world) bool { return len(w.disk) == 2 })
+			r := x.leave()
+			spoil(x, r)
+			x.acts = nil
+			x.start(r)
+			restores := 0
+			for _, a := range x.acts {
+				if a, ok := a.(Append); ok {
+					if r, ok := a.Record.(runner.RestoreRecord); ok {
+						restores++
+						if r.Step != 1 || r.Lineage != 2 {
+							t.Errorf("restored to step %d in lineage %d, want 1 and 2", r.Step, r.Lineage)
+						}
+					}
+				}
+			}
+			if restores != 1 {
+				t.Errorf("%d restores were recorded, want 1", restores)
+			}
+			if f := x.over(); f.Code != runner.ExitDone || x.bad != "" {
+				t.Errorf("finished with %+v %s\n%s", f, x.bad, x.history())
+			}
+		})
+	}
+}
+
+// A finished run that is resumed trains nothing and ends well.
+func TestResumeOfAFinishedRun(t *testing.T) {
+	s := setup{targets: 1, drafters: 2, micros: 1, steps: 2, slots: 2, checkpoint: 1, budget: 9, verbose: true}
+	x := stage(t, s, func(w *world) bool { return w.finished != nil })
+	r := x.leave()
+	x.finished, x.acts = nil, nil
+	x.start(r)
+	if f := x.over(); f.Code != runner.ExitDone || x.bad != "" {
+		t.Fatalf("finished with %+v %s", f, x.bad)
+	}
+	if n := count(x, func(s Send) bool { return is[runner.Train](s.Order) }); n > 0 {
+		t.Errorf("%d micro-steps were trained again", n)
+	}
+}

@@ -1,0 +1,160 @@
+package core
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+func stepsOf(ps []picture) (ns []runner.Step) {
+	for _, p := range ps {
+		ns = append(ns, p.step)
+	}
+	return ns
+}
+
+// The last two checkpoints stay, and the best by held-out loss. In the model
+// the loss falls with each step; the test's own answers make step 2 the best.
+func TestTheLastCheckpointsAndTheBestAreKept(t *testing.T) {
+	s := setup{targets: 1, drafters: 2, micros: 1, steps: 7, slots: 2, checkpoint: 1, budget: 9,
+		evaluation: Evaluation{Every: 1, Heldout: 4, HeldoutChunk: 4}}
+	x := stage(t, s, func(*world) bool { return true })
+	for n := runner.Step(1); n <= 7; n++ {
+		x.until(holding(0, is[runner.Evaluate]))
+		loss := 5.0
+		if n == 2 {
+			loss = 1
+		}
+		x.answer(0, is[runner.Evaluate], runner.Evaluated{Step: n, What: "loss", Numerator: 4 * loss, Denominator: 4})
+	}
+	if f := x.over(); f.Code != runner.ExitDone {
+		t.Fatalf("finished with %+v", f)
+	}
+	if got := stepsOf(x.disk); !slices.Equal(got, []runner.Step{2, 6, 7}) {
+		t.Errorf("the disk holds steps %v, want 2 (best), 6 and 7", got)
+	}
+	v := x.core.View()
+	if len(v.Evaluations) != 7 || len(v.Checkpoints) != 3 || !v.Checkpoints[0].Best {
+		t.Errorf("view shows %d evaluations and checkpoints %+v", len(v.Evaluations), v.Checkpoints)
+	}
+}
+
+// A checkpoint that fails degrades the run, which goes on and tries the next.
+func TestAFailedCheckpointDegradesUntilTheNext(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 3, slots: 2, checkpoint: 1, budget: 9}
+	full := func(x *scene) {
+		id := x.sending
+		x.sending = 0
+		x.give(Published{Image: id, Err: errors.New("no space left on device")})
+	}
+	x := stage(t, s, func(w *world) bool { return w.sending != 0 })
+	full(x)
+	if d := x.core.View().Degraded; len(d) != 1 || !strings.Contains(d[0], "checkpoint of step 1 failed: no space left") {
+		t.Errorf("degraded for %q", d)
+	}
+	x.until(func(w *world) bool { return len(w.disk) == 1 })
+	if d := x.core.View().Degraded; len(d) != 0 {
+		t.Errorf("degraded for %q after a checkpoint that worked", d)
+	}
+	x.until(func(w *world) bool { return w.sending != 0 && w.pictureOf(w.sending).step == 3 })
+	full(x)
+	if f := x.over(); f.Code != runner.ExitFailed || !strings.Contains(f.Reason, "checkpoint of step 3 failed") {
+		t.Errorf("finished with %+v, want a failure: the last step is not on the disk", f)
+	}
+}
+
+// Without memory for an image training goes on, degraded, but does not end well.
+func TestNoMemoryForAnImage(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 3, slots: 2, imageEvery: 1, budget: 9}
+	x := stage(t, s, func(*world) bool { return true })
+	x.noMemory = true
+	f := x.over()
+	if f.Code != runner.ExitFailed || x.core.decided != 3 || !strings.Contains(f.Reason, "no image") {
+		t.Errorf("finished with %+v after step %d, want a failure after step 3", f, x.core.decided)
+	}
+	if d := x.core.View().Degraded; len(d) != 3 {
+		t.Errorf("degraded for %q, want a reason a step", d)
+	}
+}
+
+// Two valid images stay in memory, and the plans that a restore to the older
+// one follows.
+func TestImagesInMemory(t *testing.T) {
+	s := setup{targets: 1, drafters: 2, micros: 1, steps: 9, slots: 2, imageEvery: 2, budget: 9}
+	x := stage(t, s, func(w *world) bool { return w.core.decided == 8 })
+	var ns []runner.Step
+	for _, im := range x.core.View().Images {
+		if im.Valid {
+			ns = append(ns, im.Step)
+		}
+	}
+	if !slices.Equal(ns, []runner.Step{4, 6}) || x.core.plans[0].Plan.Step != 5 {
+		t.Fatalf("at step 8 images %v and plans from %d on, want 4, 6 and 5", ns, x.core.plans[0].Plan.Step)
+	}
+	x.until(func(w *world) bool { return w.core.step.Phase.String() == "committing" })
+	for _, i := range []int{1, 2} {
+		x.crashed(&x.procs[i], false)
+	}
+	if x.core.decided != 6 && x.core.decided != 8 || x.core.lineage != 2 {
+		t.Errorf("all drafters dead at step 8: restored to %d in lineage %d, want the newest image", x.core.decided, x.core.lineage)
+	}
+	if f := x.over(); f.Code != runner.ExitDone || x.bad != "" {
+		t.Errorf("finished with %+v %s", f, x.bad)
+	}
+}
+
+func TestEvaluationAddsUp(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 2, slots: 2, budget: 9,
+		evaluation: Evaluation{AtStart: true, AtEnd: true, Heldout: 5, HeldoutChunk: 2, Prompts: 3, PromptChunk: 2, NewTokens: 4}}
+	x := stage(t, s, func(*world) bool { return true })
+	if f := x.over(); f.Code != runner.ExitDone {
+		t.Fatalf("finished with %+v", f)
+	}
+	var got []runner.EvaluationRecord
+	for _, r := range x.journal {
+		if r, ok := r.(runner.EvaluationRecord); ok {
+			got = append(got, r)
+		}
+	}
+	want := []runner.EvaluationRecord{ // plain decoding once: the worker keeps the texts
+		{Step: 0, What: "loss", Prompts: 5, Numerator: 5, Denominator: 5, Lossless: true},
+		{Step: 0, What: "plain", Prompts: 3, Tokens: 24, Forwards: 6, Lossless: true},
+		{Step: 0, What: "decode", Prompts: 3, Tokens: 24, Forwards: 6, Lossless: true},
+		{Step: 2, What: "loss", Prompts: 5, Numerator: 2./3*2 + 1./3, Denominator: 5, Lossless: true},
+		{Step: 2, What: "decode", Prompts: 3, Tokens: 24, Forwards: 6, Lossless: true},
+	}
+	if len(got) != len(want) {
+		t.Fatalf("got %+v", got)
+	}
+	for i := range want {
+		if d := got[i].Numerator - want[i].Numerator; d > 1e-9 || d < -1e-9 {
+			t.Errorf("record %d: numerator %v, want %v", i, got[i].Numerator, want[i].Numerator)
+		}
+		got[i].Numerator = want[i].Numerator
+		if got[i] != want[i] {
+			t.Errorf("record %d: got %+v, want %+v", i, got[i], want[i])
+		}
+	}
+}
+
+// An evaluation whose target dies begins anew, plain decoding first.
+func TestAnEvaluationOutlivesItsTarget(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 1, slots: 2, budget: 9,
+		evaluation: Evaluation{AtEnd: true, Prompts: 4, PromptChunk: 1, NewTokens: 4}}
+	x := stage(t, s, holding(0, func(o runner.Order) bool {
+		e, ok := o.(runner.Evaluate)
+		return ok && e.What == "decode" && e.First == 2
+	}))
+	x.crashed(&x.procs[0], false)
+	if f := x.over(); f.Code != runner.ExitDone || x.bad != "" {
+		t.Fatalf("finished with %+v %s", f, x.bad)
+	}
+	for _, e := range x.core.View().Evaluations {
+		if e.Prompts != 4 || e.Tokens != 32 {
+			t.Errorf("%s counts %d prompts and %d tokens, want 4 and 32", e.What, e.Prompts, e.Tokens)
+		}
+	}
+}

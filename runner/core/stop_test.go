@@ -1,0 +1,92 @@
+package core
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+func TestQuickStop(t *testing.T) {
+	s := setup{targets: 1, drafters: 2, micros: 1, steps: 4, slots: 2, checkpoint: 2, budget: 9}
+	for _, c := range []struct {
+		name   string
+		moment func(*world) bool
+		code   int
+	}{
+		{"in warm-up", func(w *world) bool { return w.procs[1].warming }, runner.ExitFailed},
+		{"in a step after a checkpoint of the one before", func(w *world) bool {
+			return w.core.decided == 2 && holding(1, lastTrain)(w)
+		}, runner.ExitStopped},
+		{"in a step that no checkpoint comes before", func(w *world) bool { return w.core.decided == 3 && holding(1, is[runner.Commit])(w) }, runner.ExitFailed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := stage(t, s, c.moment)
+			if c.code == runner.ExitStopped {
+				x.settle(1, lastTrain) // the checkpoint, above all
+			}
+			x.give(StopRequested{Quick: true, Reason: "a second signal"})
+			saved := len(x.disk)
+			if n := len(x.kills()); n != 3 {
+				t.Errorf("%d lives were killed, want all 3", n)
+			}
+			if f := x.over(); f.Code != c.code || f.Reason != "a second signal" || len(x.disk) != saved {
+				t.Errorf("finished with %+v, %d checkpoints, want code %d and %d", f, len(x.disk), c.code, saved)
+			}
+		})
+	}
+}
+
+func TestGracefulStop(t *testing.T) {
+	s := setup{targets: 1, drafters: 2, micros: 2, steps: 4, slots: 2, budget: 9}
+	for _, c := range []struct {
+		name   string
+		moment func(*world) bool
+		step   runner.Step // on the disk at the end
+	}{
+		{"before anything is decided", func(w *world) bool { return w.procs[2].warming }, 0},
+		{"a step that is all under way is finished", func(w *world) bool { return w.core.decided == 1 && holding(1, lastTrain)(w) }, 2},
+		{"one that is not is given up", func(w *world) bool {
+			return w.core.decided == 1 && holding(1, is[runner.Train])(w) && !holding(1, lastTrain)(w)
+		}, 1},
+		{"a decided one is finished", func(w *world) bool { return w.core.decided == 2 && holding(1, is[runner.Commit])(w) }, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := stage(t, s, c.moment)
+			x.give(StopRequested{Reason: "a signal"})
+			if f := x.over(); f.Code != runner.ExitStopped || x.bad != "" {
+				t.Fatalf("finished with %+v %s\n%s", f, x.bad, x.history())
+			}
+			if got := stepsOf(x.disk); c.step == 0 && len(got) > 0 || c.step > 0 && (len(got) != 1 || got[0] != c.step) {
+				t.Errorf("the disk holds %v, want step %d", got, c.step)
+			}
+			if _, ok := x.journal[len(x.journal)-1].(runner.EndRecord); !ok {
+				t.Errorf("the last record is %T", x.journal[len(x.journal)-1])
+			}
+		})
+	}
+}
+
+// A graceful stop that takes too long turns quick.
+func TestAGracefulStopHasADeadline(t *testing.T) {
+	s := setup{targets: 1, drafters: 2, micros: 1, steps: 4, slots: 2, budget: 9}
+	s.tune = func(c *Config) { c.Deadlines.Stop = time.Minute }
+	x := stage(t, s, func(w *world) bool { return w.core.decided == 1 && holding(1, lastTrain)(w) })
+	x.give(StopRequested{Reason: "a signal"})
+	x.pass(time.Minute - 1)
+	if len(x.kills()) > 0 {
+		t.Fatal("killed before the deadline")
+	}
+	x.pass(1)
+	if f := x.over(); f.Code != runner.ExitFailed || !strings.Contains(f.Reason, "longer than 1m0s") {
+		t.Errorf("finished with %+v", f)
+	}
+}
+
+func TestNothingToTrain(t *testing.T) {
+	x := stage(t, setup{targets: 1, drafters: 1, micros: 1, steps: 0, slots: 1}, func(*world) bool { return true })
+	if f := x.over(); f.Code != runner.ExitHopeless || !strings.Contains(f.Reason, "nothing was trained") {
+		t.Errorf("finished with %+v, want code 93", f)
+	}
+}
