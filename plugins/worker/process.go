@@ -46,6 +46,7 @@ type Process struct {
 	lastOrder string
 	asked     bool
 	verdict   *verdict
+	said      []string // what the worker itself told of its error, on the lane
 	startErr  error
 	lastSign  time.Duration
 	final     runner.Failure
@@ -123,6 +124,21 @@ func (p *Process) Kill(cause runner.Cause, message, hint string) {
 		c.signal(syscall.SIGKILL, true)
 	}
 }
+
+// KillFor is Kill with the traceback that the worker gave of its error on the
+// lane: where that is why it ends, the report carries it.
+func (p *Process) KillFor(cause runner.Cause, message, hint string, traceback []string) {
+	p.mu.Lock()
+	if p.verdict == nil {
+		p.said = traceback
+	}
+	p.mu.Unlock()
+	p.Kill(cause, message, hint)
+}
+
+// DumpAndKill is Kill with cause deadline, after the worker wrote the stacks of
+// its threads or had a moment to: it waits that long.
+func (p *Process) DumpAndKill(message, hint string) { p.dumpAndKill(message, hint) }
 
 // Dump asks the worker for the stacks of its threads, which come on stderr. It
 // says whether it asked: a process without a handler for it would die of it.
@@ -231,6 +247,6 @@ func (p *Process) evidence(c *child) evidence {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e.Phase, e.LastOrder, e.LastSign = p.phase, p.lastOrder, p.lastSign
-	e.Asked, e.Verdict, e.StartErr = p.asked, p.verdict, p.startErr
+	e.Asked, e.Verdict, e.StartErr, e.Said = p.asked, p.verdict, p.startErr, p.said
 	return e
 }

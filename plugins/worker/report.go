@@ -30,8 +30,9 @@ type evidence struct {
 	StartErr  error  // it never started
 	Status    exitStatus
 	Verdict   *verdict
-	Asked     bool // the end was asked for
-	Forced    bool // we sent SIGKILL while it lived
+	Said      []string // the traceback that came with the verdict
+	Asked     bool     // the end was asked for
+	Forced    bool     // we sent SIGKILL while it lived
 	LastOrder string
 	LastSign  time.Duration // age of the last sign of life at death; negative: none
 	Tail      []string
@@ -58,6 +59,9 @@ func report(e evidence) runner.Failure {
 	}
 	v := judge(e)
 	f.Cause, f.Message, f.Hint = v.Cause, v.Message, v.Hint
+	if e.Verdict != nil && v == *e.Verdict && len(e.Said) > 0 {
+		f.Traceback = e.Said
+	}
 	return f
 }
 

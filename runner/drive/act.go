@@ -10,7 +10,12 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/core"
 )
 
-var errFinished = errors.New("the run is over")
+// Why a context of the loop ends.
+var (
+	errFinished   = errors.New("the run is over")
+	errReaped     = errors.New("the life is over")
+	errConfigured = errors.New("the launch is over")
+)
 
 // act carries out one action. From the loop alone; it never waits.
 func (l *Loop) act(a core.Action) {
@@ -36,10 +41,7 @@ func (l *Loop) act(a core.Action) {
 	case core.Unpublish:
 		l.unpublish(a)
 	case core.Append:
-		if err := l.c.Journal.Append(a.Record); err != nil {
-			l.inbox.post(core.JournalFailed{Err: fmt.Errorf("append record %d: %w", a.Number, err)})
-		}
-		l.appended = a.Number
+		l.append(a)
 	case core.Sync:
 		l.sync()
 	case core.Arrange:
@@ -57,7 +59,25 @@ func (l *Loop) act(a core.Action) {
 	}
 }
 
+// append writes a record. After the first that could not be written, none is:
+// the journal must not have a hole.
+func (l *Loop) append(a core.Append) {
+	if l.broken {
+		return
+	}
+	if err := l.c.Journal.Append(a.Record); err != nil {
+		l.broken = true
+		l.inbox.post(core.JournalFailed{Err: fmt.Errorf("append record %d: %w", a.Number, err)})
+		return
+	}
+	l.appended = a.Number
+}
+
+// sync makes durable what was appended; the answer names just that.
 func (l *Loop) sync() {
+	if l.broken {
+		return
+	}
 	upTo := l.appended
 	l.c.Journal.Sync(func(err error) {
 		if err != nil {
@@ -76,9 +96,8 @@ func (l *Loop) wakeAt(at time.Time) {
 	l.wake = time.AfterFunc(time.Until(at), func() { l.inbox.post(core.Tick{}) })
 }
 
-// arrange asks the scheduler, judges its answer, and answers for it where it
-// must. The goroutine ends at the call's deadline at the latest, if the
-// scheduler honours its context.
+// arrange asks the scheduler, judges its answer, and has the built-in answer
+// for it where it must. There is one such question at a time.
 func (l *Loop) arrange(a core.Arrange) {
 	l.ask("arrange", func(ctx context.Context, s Scheduler) (any, error) {
 		return s.Arrange(ctx, a.Epoch, a.Count, a.Left)
@@ -87,16 +106,28 @@ func (l *Loop) arrange(a core.Arrange) {
 		if err == nil {
 			err = l.guard.judge(a.Epoch, a.Count, a.Left, samples)
 		}
-		if err != nil {
-			l.refuse("arrange", err)
-			samples, err = l.guard.complete(l.ctx, a.Epoch, min(a.Count, a.Left))
-			if err != nil {
-				l.refuse("arrange", err)
-			}
+		if err == nil {
+			l.arranged(a, samples)
+			return
 		}
-		l.guard.took(a.Epoch, samples)
-		l.handle(core.Arranged{Epoch: a.Epoch, Samples: samples})
+		if !l.guard.own { // the built-in itself is refused where others' order came before
+			l.refuse("arrange", err)
+		}
+		l.goEdge(func() { // ends with the sorting
+			samples, err := l.guard.complete(l.ctx, a.Epoch, min(a.Count, a.Left))
+			l.inbox.post(func() {
+				if err != nil {
+					l.refuse("arrange", err)
+				}
+				l.arranged(a, samples)
+			})
+		})
 	})
+}
+
+func (l *Loop) arranged(a core.Arrange, samples []runner.Sample) {
+	l.guard.took(a.Epoch, samples)
+	l.handle(core.Arranged{Epoch: a.Epoch, Samples: samples})
 }
 
 func (l *Loop) assign(a core.Assign) {
@@ -142,7 +173,7 @@ func (l *Loop) ask(what string, call func(context.Context, Scheduler) (any, erro
 			r.err = fmt.Errorf("%s: no answer within %s", what, l.c.SchedulerDeadline)
 		}
 		l.inbox.post(func() {
-			if l.outcome == nil {
+			if l.outcome == nil { // else the loop no longer starts anything
 				then(r.v, r.err)
 			}
 		})

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -14,7 +12,7 @@ import (
 
 // life is what the loop keeps of one life.
 type life struct {
-	cancel  context.CancelCauseFunc // of its launch and warm-up
+	cancel  context.CancelCauseFunc // of its launch, or later its warm-up
 	process Process                 // nil until it is launched
 	killed  *core.Kill              // asked before the process was there
 }
@@ -28,14 +26,14 @@ func (l *Loop) launch(id runner.Life) {
 	l.goEdge(func() {
 		p, err := l.c.Launcher.Launch(ctx, id)
 		if err != nil {
-			l.inbox.post(core.Exited{Life: id, Failure: failureOf(id, err)})
+			l.inbox.post(func() { l.exited(id, e, failureOf(id, err)) })
 			return
 		}
 		if l.c.Started != nil {
 			l.c.Started(id, p)
 		}
 		if !l.inbox.post(func() { l.launched(id, e, p) }) {
-			p.Kill(runner.CauseKilled, "the run is over", "")
+			p.Kill(core.Kill{Life: id, Cause: runner.CauseKilled, Message: "the run is over"})
 			<-p.Done()
 		}
 	})
@@ -44,46 +42,49 @@ func (l *Loop) launch(id runner.Life) {
 // launched watches a configured life. From the loop.
 func (l *Loop) launched(id runner.Life, e *life, p Process) {
 	e.process = p
-	l.goEdge(func() { l.reap(id, p) })
-	l.goEdge(func() { l.read(id, p) })
+	read := make(chan struct{})
+	l.goEdge(func() {
+		defer close(read)
+		l.read(id, p)
+	})
+	l.goEdge(func() { l.reap(id, e, p, read) })
 	l.goEdge(func() { l.watch(id, p) })
 	if e.killed != nil {
-		p.Kill(e.killed.Cause, e.killed.Message, e.killed.Hint)
+		k := *e.killed
+		l.goEdge(func() { p.Kill(k) })
 		return
 	}
 	f := p.Facts()
 	l.handle(core.Launched{Life: id, SlotBytes: f.SlotBytes, ImageBytes: f.ImageBytes, Parameters: f.Parameters})
 }
 
-// reap posts a life's end; it ends with the process.
-func (l *Loop) reap(id runner.Life, p Process) {
+// reap posts a life's end, after the last that its lane brought; it ends with
+// the process and its reader.
+func (l *Loop) reap(id runner.Life, e *life, p Process, read <-chan struct{}) {
 	<-p.Done()
+	late := time.NewTimer(laneWait)
+	defer late.Stop()
+	select {
+	case <-read:
+	case <-late.C:
+		p.CloseLane()
+		<-read
+	}
 	report := p.Report()
-	l.inbox.post(func() {
-		delete(l.lives, id)
-		if l.outcome == nil {
-			l.handle(core.Exited{Life: id, Failure: report})
-		}
-	})
+	l.inbox.post(func() { l.exited(id, e, report) })
 }
 
-// read posts a life's replies; it ends with the lane.
-func (l *Loop) read(id runner.Life, p Process) {
-	for {
-		seq, r, err := p.Receive()
-		if err == nil {
-			l.inbox.post(core.Replied{Life: id, Seq: seq, Reply: r})
-			continue
-		}
-		if runner.KindOf(err) == runner.Invalid {
-			l.inbox.post(core.Unfit{Life: id, Cause: runner.CauseProtocol, Message: err.Error(),
-				Hint: "the worker broke the lane's rules (proto/lane.md): its Python tree and this binary may differ in version"})
-		} else if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
-			l.c.debug("lane ended", id, err)
-		}
-		l.inbox.post(core.LaneClosed{Life: id})
-		return
+// exited forgets a life and tells the core. A launch that a Kill ended is told
+// of with the kill's reason: the launcher only knows that it was given up.
+func (l *Loop) exited(id runner.Life, e *life, f *runner.Failure) {
+	e.cancel(errReaped)
+	delete(l.lives, id)
+	if k := e.killed; k != nil && f != nil && f.Cause == runner.CauseKilled {
+		told := *f
+		told.Cause, told.Message, told.Hint, told.ForcedBySelf = k.Cause, k.Message, k.Hint, true
+		f = &told
 	}
+	l.handle(core.Exited{Life: id, Failure: f})
 }
 
 // watch looks at a life's sign of life; it ends with the process, or after it
@@ -97,7 +98,6 @@ func (l *Loop) watch(id runner.Life, p Process) {
 			return
 		case <-every.C:
 			if age := p.SignAge(); age > l.c.SignOfLife {
-				p.Dump()
 				l.inbox.post(core.Unfit{Life: id, Cause: runner.CauseDeadline,
 					Message: fmt.Sprintf("no sign of life for %s: the process is stopped or stuck in the kernel", age.Round(time.Millisecond)),
 					Hint:    "look at the machine's kernel log and at who may have stopped the process"})
@@ -115,6 +115,7 @@ func (l *Loop) warmUp(id runner.Life) {
 		return // it died meanwhile; its end is in the inbox
 	}
 	p := e.process
+	e.cancel(errConfigured)
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	e.cancel = cancel
 	l.goEdge(func() {
@@ -131,53 +132,8 @@ func (l *Loop) warmUp(id runner.Life) {
 	})
 }
 
-func (l *Loop) send(a core.Send) {
-	e := l.lives[a.Life]
-	if e == nil || e.process == nil {
-		return
-	}
-	f, err := l.descriptor(a)
-	if err == nil {
-		err = e.process.Send(a.Seq, a.Order, f)
-	}
-	if err == nil {
-		return
-	}
-	if runner.KindOf(err) == runner.Unavailable { // it is gone: its end is on the way
-		l.inbox.post(core.LaneClosed{Life: a.Life})
-		return
-	}
-	l.inbox.post(core.Unfit{Life: a.Life, Cause: runner.CauseProtocol, Message: err.Error(), Hint: runner.HintOf(err)})
-}
-
-// descriptor finds what travels with an order, or nil.
-func (l *Loop) descriptor(a core.Send) (*os.File, error) {
-	switch o := a.Order.(type) {
-	case runner.MapArena:
-		r := l.arenas[o.Arena]
-		if r == nil {
-			return nil, runner.Errorf(runner.Internal, "send arena %d: there is none", o.Arena)
-		}
-		if o.Write {
-			return r.Writable(), nil
-		}
-		return r.ReadOnly(), nil
-	default:
-		i, image := o.(runner.Image)
-		if a.Image == 0 || image && !i.Write {
-			return nil, nil
-		}
-		r := l.images[a.Image]
-		if r == nil {
-			return nil, runner.Errorf(runner.Internal, "send %s: image %d: there is none", runner.OrderType(o), a.Image)
-		}
-		if image {
-			return r.Writable(), nil
-		}
-		return r.ReadOnly(), nil
-	}
-}
-
+// kill ends a life in a goroutine, which ends with the call; what the life is
+// waited for in is given up after it, so that its stacks show where it hung.
 func (l *Loop) kill(a core.Kill) {
 	e := l.lives[a.Life]
 	if e == nil {
@@ -189,11 +145,11 @@ func (l *Loop) kill(a core.Kill) {
 		e.cancel(why)
 		return
 	}
-	if a.Cause == runner.CauseDeadline {
-		e.process.Dump()
-	}
-	e.process.Kill(a.Cause, a.Message, a.Hint)
-	e.cancel(why)
+	p, cancel := e.process, e.cancel
+	l.goEdge(func() {
+		p.Kill(a)
+		cancel(why)
+	})
 }
 
 // failureOf makes the report of a life that never came to be.

@@ -42,23 +42,22 @@ type Loop struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	lives   map[runner.Life]*life
-	arenas  map[runner.Arena]Region
+	arenas  map[runner.Arena]*slotted
 	images  map[core.ImageID]Region
-	disk    *inbox // the one disk worker's queue: func(), and nil at the end
+	making  map[core.ImageID]bool // asked for, neither there nor dropped
+	disk    *inbox                // the one disk worker's queue: func(), and nil at the end
 	guard   *guard
 	wake    *time.Timer
 	outcome *core.Finish
 	degrade map[string]string // what is worse than asked for, by subject
 
 	appended uint64 // number of the newest record
+	broken   bool   // a record is missing: nothing may be written after it
 	final    View   // set before the inbox closes, for whoever asks later
 }
 
 // New makes a loop over a fresh core. Nothing is started.
 func New(c Config) (*Loop, error) {
-	if c.Scheduler == nil {
-		c.Scheduler = c.Builtin
-	}
 	k, err := core.New(c.Core)
 	if err != nil {
 		return nil, err
@@ -67,9 +66,9 @@ func New(c Config) (*Loop, error) {
 	if c.Core.Resume != nil {
 		arranged = c.Core.Resume.Arranged
 	}
-	return &Loop{c: c, core: k, inbox: newInbox(), lives: map[runner.Life]*life{}, arenas: map[runner.Arena]Region{},
-		images: map[core.ImageID]Region{}, disk: newInbox(), degrade: map[string]string{},
-		guard: newGuard(c.Scheduler, c.Builtin, c.Plannable, c.Draws, arranged)}, nil
+	return &Loop{c: c, core: k, inbox: newInbox(), lives: map[runner.Life]*life{}, arenas: map[runner.Arena]*slotted{},
+		making: map[core.ImageID]bool{}, images: map[core.ImageID]Region{}, disk: newInbox(), degrade: map[string]string{},
+		guard: newGuard(c, arranged)}, nil
 }
 
 // Run drives the core until it finishes. It returns when every life was reaped
@@ -81,32 +80,52 @@ func (l *Loop) Run(ctx context.Context) core.Finish {
 	l.handle(core.Begin{})
 	for l.outcome == nil {
 		<-l.inbox.ready
-		for _, v := range l.inbox.take() {
-			if f, ok := v.(func()); ok {
-				f()
-			} else if l.outcome == nil {
-				l.handle(v.(core.Input))
-			}
-		}
+		l.serve()
 	}
 	l.end()
 	return *l.outcome
 }
 
-// end gives everything back, in the reverse order of its making.
+// serve works off what is in the inbox. What comes after the outcome gives back
+// what it brought, and is told to nobody.
+func (l *Loop) serve() {
+	for _, v := range l.inbox.take() {
+		if f, ok := v.(func()); ok {
+			f()
+		} else {
+			l.handle(v.(core.Input))
+		}
+	}
+}
+
+// end waits for every goroutine, still answering who asks for a view, and gives
+// everything back. Every life was reaped before; what is left is the disk's.
 func (l *Loop) end() {
+	if l.wake != nil {
+		l.wake.Stop()
+	}
+	l.cancel(errFinished)
+	l.disk.post(nil)
+	ended := make(chan struct{})
+	go func() { // ends when the others have; waited for below
+		l.edges.Wait()
+		close(ended)
+	}()
+	for over := false; !over; {
+		select {
+		case <-l.inbox.ready:
+			l.serve()
+		case <-ended:
+			over = true
+		}
+	}
+	l.serve()
 	l.final = l.view()
 	for _, v := range l.inbox.close() {
 		if f, ok := v.(func()); ok {
 			f()
 		}
 	}
-	if l.wake != nil {
-		l.wake.Stop()
-	}
-	l.cancel(errFinished)
-	l.disk.post(nil)
-	l.edges.Wait()
 	for _, r := range l.images {
 		l.closeRegion("image", r)
 	}
@@ -135,7 +154,8 @@ func (l *Loop) View(ctx context.Context) (v View, ok bool) {
 	}
 }
 
-// handle feeds one input and acts on the answer. From the loop alone.
+// handle feeds one input and acts on the answer; after Finish the core answers
+// nothing. From the loop alone.
 func (l *Loop) handle(in core.Input) {
 	for _, a := range l.core.Handle(time.Now(), in) {
 		l.act(a)

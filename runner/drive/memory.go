@@ -7,6 +7,13 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/core"
 )
 
+// slotted is an arena and how it is cut.
+type slotted struct {
+	Region
+	slots     uint32
+	slotBytes uint64
+}
+
 // makeArena allocates in a goroutine: touching the memory takes its time.
 func (l *Loop) makeArena(a core.MakeArena) {
 	l.goEdge(func() {
@@ -16,13 +23,14 @@ func (l *Loop) makeArena(a core.MakeArena) {
 				l.handle(core.ArenaFailed{Arena: a.Arena, Err: err})
 				return
 			}
-			l.arenas[a.Arena] = r
+			l.arenas[a.Arena] = &slotted{r, a.Slots, a.SlotBytes}
 			l.handle(core.ArenaMade{Arena: a.Arena, Kind: r.Kind()})
 		})
 	})
 }
 
 func (l *Loop) makeImage(a core.MakeImage) {
+	l.making[a.Image] = true
 	l.goEdge(func() {
 		r, err := l.c.Memory.MakeImage(a.Step, a.Bytes)
 		l.deliver(r, err, func() { l.imageMade(a.Image, r, err) })
@@ -30,6 +38,7 @@ func (l *Loop) makeImage(a core.MakeImage) {
 }
 
 func (l *Loop) openImage(a core.OpenImage) {
+	l.making[a.Image] = true
 	l.disk.post(func() {
 		r, err := l.c.Store.Open(a.Name, a.Digest)
 		l.deliver(r, err, func() { l.imageMade(a.Image, r, err) })
@@ -37,8 +46,14 @@ func (l *Loop) openImage(a core.OpenImage) {
 }
 
 func (l *Loop) imageMade(id core.ImageID, r Region, err error) {
+	wanted := l.making[id]
+	delete(l.making, id)
 	if err != nil {
 		l.handle(core.ImageFailed{Image: id, Err: err})
+		return
+	}
+	if !wanted {
+		l.closeRegion("dropped image", r)
 		return
 	}
 	l.images[id] = r
@@ -66,6 +81,7 @@ func (l *Loop) deliver(r Region, err error, then func()) {
 func (l *Loop) dropImage(a core.DropImage) {
 	r := l.images[a.Image]
 	delete(l.images, a.Image)
+	delete(l.making, a.Image)
 	if r != nil {
 		l.disk.post(func() { l.closeRegion("image", r) })
 	}
@@ -87,9 +103,7 @@ func (l *Loop) publish(a core.Publish) {
 			} else {
 				delete(l.degrade, "checkpoint")
 			}
-			if l.outcome == nil {
-				l.handle(core.Published{Image: a.Image, Name: name, Err: err})
-			}
+			l.handle(core.Published{Image: a.Image, Name: name, Err: err})
 		})
 	})
 }

@@ -42,15 +42,20 @@ func (Fixed) Assign(_ context.Context, _ runner.RowPlan, free []runner.Worker) (
 type guard struct {
 	scheduler Scheduler
 	builtin   Scheduler
+	own       bool // the scheduler is the built-in
 	draws     uint32
 	plannable map[runner.Sample]bool
 	given     map[uint32]map[runner.Sample]uint32 // epoch, sample: how often it was arranged
 	refused   int
 }
 
-func newGuard(s, builtin Scheduler, plannable []runner.Sample, draws uint32, arranged []runner.ArrangeRecord) *guard {
-	g := &guard{scheduler: s, builtin: builtin, draws: draws, plannable: make(map[runner.Sample]bool, len(plannable)), given: map[uint32]map[runner.Sample]uint32{}}
-	for _, s := range plannable {
+func newGuard(c Config, arranged []runner.ArrangeRecord) *guard {
+	g := &guard{scheduler: c.Scheduler, builtin: c.Builtin, own: c.Scheduler == nil, draws: c.Draws,
+		plannable: make(map[runner.Sample]bool, len(c.Plannable)), given: map[uint32]map[runner.Sample]uint32{}}
+	if g.own {
+		g.scheduler = c.Builtin
+	}
+	for _, s := range c.Plannable {
 		g.plannable[s] = true
 	}
 	for _, a := range arranged {

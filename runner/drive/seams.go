@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/core"
 )
 
 // Launcher starts lives. Launch is called from a goroutine of its own, once a
@@ -48,10 +49,12 @@ type Process interface {
 	Receive() (uint64, runner.Reply, error)
 	// SignAge says how old the last sign of life is.
 	SignAge() time.Duration
-	// Kill starts the ladder and returns at once; the first cause is kept.
-	Kill(cause runner.Cause, message, hint string)
-	// Dump asks for stacks, into the worker's log and report.
-	Dump()
+	// Kill ends the life; the first reason is kept. It is called once at most,
+	// from a goroutine of its own: where the reason is a deadline, it first
+	// gives the worker a moment to write its stacks.
+	Kill(k core.Kill)
+	// CloseLane ends a Receive that goes on although the process was reaped.
+	CloseLane()
 	// Done is closed once the process was reaped and nothing of it runs.
 	Done() <-chan struct{}
 	// Report says how it ended, after Done; nil for a drained worker's exit 0.

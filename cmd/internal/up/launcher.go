@@ -13,6 +13,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/plugins/worker"
 	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/lane"
 )
@@ -126,10 +127,18 @@ func (p *process) Receive() (uint64, runner.Reply, error) {
 	return seq, r, err
 }
 
-func (p *process) SignAge() time.Duration                        { return p.p.SignAge() }
-func (p *process) Kill(cause runner.Cause, message, hint string) { p.p.Kill(cause, message, hint) }
-func (p *process) Dump()                                         { p.p.Dump() }
-func (p *process) Done() <-chan struct{}                         { return p.p.Done() }
+func (p *process) SignAge() time.Duration { return p.p.SignAge() }
+func (p *process) CloseLane()             { _ = p.lane.Close() } // a second close is no harm
+func (p *process) Done() <-chan struct{}  { return p.p.Done() }
+
+// Kill ends the worker. One that was too late has its stacks asked for first.
+func (p *process) Kill(k core.Kill) {
+	if k.Cause == runner.CauseDeadline {
+		p.p.DumpAndKill(k.Message, k.Hint)
+		return
+	}
+	p.p.KillFor(k.Cause, k.Message, k.Hint, k.Traceback)
+}
 
 func (p *process) Report() *runner.Failure {
 	r := p.p.Report()
