@@ -128,7 +128,7 @@ func TestLayerIDs(t *testing.T) {
 		{64, 5, []int{1, 16, 31, 46, 61}},
 		{6, 3, []int{1, 2, 3}},
 		{36, 1, []int{18}},
-		{9, 3, []int{1, 4, 6}}, // 3.5 rounds to even
+		{7, 3, []int{1, 2, 4}}, // 2.5 rounds to even
 	} {
 		if got := LayerIDs(c.layers, c.captured); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%d layers, %d captured: want %v, got %v", c.layers, c.captured, c.want, got)
