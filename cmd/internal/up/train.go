@@ -103,7 +103,7 @@ func (u *up) planning(ix *rows.Index) (planned, error) {
 // deciding is the core's configuration.
 func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *core.Resume) core.Config {
 	c := u.config
-	k := core.Config{Devices: map[string]int{"cpu": u.turns()}, GateWidth: c.WarmUp.Width, Slots: uint32(c.Workers.Slots),
+	k := core.Config{Devices: u.plan.Turns, GateWidth: c.WarmUp.Width, Slots: uint32(c.Workers.Slots),
 		Planner: p.planner, Steps: p.steps, HorizonSteps: c.Training.HorizonSteps, ImageEvery: runner.Step(c.Images.EverySteps),
 		Checkpoint: runner.Step(c.Checkpoints.EverySteps), KeepLast: c.Checkpoints.KeepLast, NonFinite: c.Failure.NonfiniteSteps,
 		Manifest: manifest, Excluded: p.planner.Excluded(), Resume: resume,
@@ -115,10 +115,8 @@ func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *co
 			Order: c.Failure.Deadlines.Order.D(), Step: c.Failure.Deadlines.Order.D(), Abort: c.Failure.Deadlines.Order.D(), Image: c.Failure.Deadlines.Order.D(),
 			Evaluate: c.Failure.Deadlines.Order.D(), Drain: c.Failure.Deadlines.Drain.D(), Stop: 2 * c.Failure.Deadlines.Order.D()},
 	}
-	for role, n := range map[runner.Role]int{runner.Target: c.Workers.Targets, runner.Drafter: c.Workers.Drafters} {
-		for rank := range n {
-			k.Workers = append(k.Workers, core.Worker{Worker: runner.Worker{Role: role, Rank: runner.Rank(rank)}, Device: "cpu"})
-		}
+	for _, w := range u.plan.Workers {
+		k.Workers = append(k.Workers, core.Worker{Worker: w.Name, Device: w.Device})
 	}
 	sortWorkers(k.Workers)
 	return k
@@ -131,14 +129,6 @@ const (
 	promptChunk  = 4
 	warmUpSlack  = 30 * time.Second
 )
-
-// turns says how many workers may compute at once on the CPU.
-func (u *up) turns() int {
-	if u.config.Workers.Turns > 0 {
-		return u.config.Workers.Turns
-	}
-	return max(u.config.Workers.Drafters, u.cores/u.config.Workers.Threads, 1)
-}
 
 // driving joins everything into a loop's configuration.
 func (u *up) driving(p planned, l *launcher, st *store, j drive.Journal, k core.Config) drive.Config {

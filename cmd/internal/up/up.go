@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/dflash-runner/dflash-runner/cmd/internal/plan"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/config"
@@ -62,6 +63,7 @@ type up struct {
 	metrics     http.Handler
 	started     time.Time
 	environment *pyenv.Env // nil until it was made or found
+	plan        plan.Plan  // from preflight on
 
 	mu           sync.Mutex // guards below
 	loop         *drive.Loop
@@ -128,6 +130,9 @@ func (u *up) run(ctx context.Context) (int, error) {
 
 // work is the run itself, stage by stage.
 func (u *up) work(ctx context.Context) (core.Finish, error) {
+	if err := u.preflight(); err != nil {
+		return core.Finish{}, err
+	}
 	if err := u.environmentStage(ctx); err != nil {
 		return core.Finish{}, err
 	}

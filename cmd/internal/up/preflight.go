@@ -1,0 +1,42 @@
+package up
+
+import (
+	"github.com/dflash-runner/dflash-runner/cmd/internal/plan"
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/arena"
+	"github.com/dflash-runner/dflash-runner/runner/config"
+)
+
+// preflight refuses what this machine or this version cannot do, before
+// anything is started, and settles where workers run.
+func (u *up) preflight() error {
+	c := u.config
+	if c.Workers.Device != "cpu" || c.Drafter.Attention != "sdpa" {
+		return runner.Errorf(runner.Invalid, "plan run: workers.device %s with drafter.attention %s: this version trains on the CPU with sdpa alone", c.Workers.Device, c.Drafter.Attention).
+			WithHint("set workers.device to cpu and drafter.attention to sdpa")
+	}
+	model := c.EmbeddedModel()
+	if c.Target.Directory != "" {
+		if err := c.CheckTarget(c.Target.Directory); err != nil {
+			return err
+		}
+		var err error
+		if model, err = config.ReadModel(c.Target.Directory); err != nil {
+			return err
+		}
+	}
+	limit, err := arena.Available()
+	if err != nil {
+		return err
+	}
+	p, err := plan.Make(c, model, plan.Machine{Cores: u.cores, Available: limit.Have})
+	if err != nil {
+		return err
+	}
+	if !p.Fits {
+		return runner.Errorf(runner.Exhausted, "plan run: want %s of memory, have %s (%s)", config.Size(p.MemoryBytes), config.Size(limit.Have), limit.Where).
+			WithHint("`dflash-runner plan` shows what takes it: fewer workers or slots, or smaller buckets")
+	}
+	u.plan = p
+	return nil
+}
