@@ -74,6 +74,7 @@ func TestAssign(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			x := stage(t, s, func(*world) bool { return true })
 			x.choice = &c.choice
+			x.lastFirst = true // so that both targets are free at some time
 			x.until(func(w *world) bool { return w.core.assign.target == c.choice })
 			row := x.core.assign.row
 			n := count(x, func(s Send) bool {

@@ -39,6 +39,21 @@ func (w *world) sent(a Send) {
 		p.main = append(p.main, k)
 	}
 	w.turnsKept()
+	w.barrierKept(a.Order)
+}
+
+// barrierKept checks rules 6 and 9: a restore, and a skip with the plans that
+// follow it, are durable before anything is ordered of the drafters again.
+func (w *world) barrierKept(o runner.Order) {
+	if !stepOrder(o) || is[runner.Abort](o) || is[runner.Commit](o) {
+		return
+	}
+	for _, rec := range w.journal[w.base+w.durable:] {
+		switch rec.(type) {
+		case runner.RestoreRecord, runner.SkipRecord:
+			w.fault("rule 6 or 9: %s is ordered before %T is durable", runner.OrderType(o), rec)
+		}
+	}
 }
 
 // turnsKept checks that no more compute orders are out than the device has

@@ -12,14 +12,15 @@ import (
 // scene is a world that a test leads by hand.
 type scene struct {
 	*world
-	t *testing.T
+	t         *testing.T
+	lastFirst bool // of what can happen, the last happens first
 }
 
 // stage runs a world, without bad luck, until a moment is there.
 func stage(t *testing.T, s setup, until func(*world) bool) *scene {
 	t.Helper()
 	s.verbose = true
-	x := &scene{newWorld(&s, 0, 0), t}
+	x := &scene{world: newWorld(&s, 0, 0), t: t}
 	x.anyEnd = true
 	x.until(until)
 	return x
@@ -37,6 +38,9 @@ func (x *scene) until(moment func(*world) bool) {
 		ms := slices.DeleteFunc(x.moves(), move.fault)
 		if len(ms) == 0 {
 			break
+		}
+		if x.lastFirst {
+			slices.Reverse(ms)
 		}
 		x.apply1(ms[0])
 	}
