@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +126,26 @@ def test_a_reader_that_is_gone_does_not_end_the_job():
     os.close(read)
     Reporter(write).result({"a": 1.0}, {"b": "c"}, ["d"])
     os.close(write)
+
+
+def test_a_signal_ends_the_job_and_leaves_nothing(tmp_path):
+    job = job_pb2.Job(threads=1, build_target=target_job(tmp_path / "target", steps=1_000_000))
+    root = Path(__file__).parents[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dflash_runner.job"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    with process:
+        process.stdin.write(job.SerializeToString())
+        process.stdin.close()
+        while b'"stage": "target"' not in (line := process.stdout.readline()):
+            assert line, "it ended before it trained"
+        assert list(tmp_path.glob(".target.partial-*")), "it is at work"
+        process.send_signal(signal.SIGTERM)
+        last = process.stdout.read().splitlines()[-1]
+    assert process.returncode == 1
+    assert json.loads(last)["error"]["kind"] == "canceled"
+    assert not list(tmp_path.iterdir())
