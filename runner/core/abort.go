@@ -46,6 +46,9 @@ func (c *Core) aborted(w *worker, a runner.Aborted) {
 // failed takes a worker's answer that an order could not be done. A pull gives
 // up its row, a step order the step; after any other the worker is of no use.
 func (c *Core) failed(w *worker, o order, f runner.Failed) {
+	if w.life.State == life.Draining {
+		return // it refuses what it had not begun
+	}
 	fatal := f.Kind == runner.Fatal
 	switch order := o.order.(type) {
 	case runner.Pull:

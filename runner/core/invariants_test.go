@@ -46,10 +46,13 @@ func steps(n int) setup {
 // time, whatever dies and whenever; every sample is settled exactly once; and
 // from every state the run can finish.
 func TestI5_I6_I7_I11_SearchSteps(t *testing.T) {
+	silent := steps(2)
+	silent.silent = true
 	all(t, rowsEager,
 		search{setup: steps(2), crashes: 1, spared: runner.Target},
 		search{setup: steps(2), crashes: 1, outages: 1, spared: runner.Target},
 		search{setup: steps(2), crashes: 2, outages: 1, spared: runner.Target},
+		search{setup: silent, crashes: 1, outages: 1, spared: runner.Target},
 		search{setup: steps(3), crashes: 2, spared: runner.Target},
 	)
 }

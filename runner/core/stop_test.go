@@ -90,3 +90,23 @@ func TestNothingToTrain(t *testing.T) {
 		t.Errorf("finished with %+v, want code 93", f)
 	}
 }
+
+// A worker that drains refuses what it had not begun: that is no failure.
+func TestDrainingWorkersMayRefuse(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 2, slots: 2, budget: 9}
+	x := stage(t, s, holding(0, is[runner.Produce]))
+	x.give(StopRequested{Reason: "a signal"})
+	x.settle(0, is[runner.Produce])
+	if !holding(0, is[runner.Drain])(x.world) {
+		t.Fatalf("it was not told to drain\n%s", x.history())
+	}
+	x.answer(0, is[runner.Produce], runner.Failed{Kind: runner.Canceled, Message: "draining"})
+	for _, k := range x.kills() {
+		if k.Life.Worker.Role == runner.Target {
+			t.Errorf("killed: %+v", k)
+		}
+	}
+	if f := x.over(); f.Code != runner.ExitStopped {
+		t.Errorf("finished with %+v", f)
+	}
+}

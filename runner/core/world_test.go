@@ -114,6 +114,7 @@ type setup struct {
 	poison                           []runner.Sample // their rows' losses are not finite
 	stops                            int
 	tune                             func(*Config)
+	silent                           bool // some deaths close no lane before they are reaped
 	fragile                          bool // workers apply at their own vote: what rule 3 forbids
 	without                          protections
 	verbose                          bool
