@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -212,20 +211,6 @@ func (u *up) warn(subject, message string) {
 	u.warnings = append(u.warnings, admin.Reason{Name: subject, Detail: message})
 	u.mu.Unlock()
 	u.observe(runner.Event{At: time.Now(), Level: runner.Warn, Name: subject, Message: message})
-}
-
-// runtimeDir gives a private directory with a short path for sockets.
-func runtimeDir() (string, error) {
-	base := os.Getenv("XDG_RUNTIME_DIR")
-	if base == "" {
-		base = filepath.Join(os.TempDir(), "dflash-runner-"+itoa(os.Getuid()))
-	} else {
-		base = filepath.Join(base, "dflash-runner")
-	}
-	if err := os.MkdirAll(base, 0o700); err != nil {
-		return "", runner.Errorf(runner.Unavailable, "make runtime directory: %w", err).WithHint("set XDG_RUNTIME_DIR to a private directory")
-	}
-	return base, nil
 }
 
 func hexOf(d runner.Digest) string { return hex.EncodeToString(d[:]) }

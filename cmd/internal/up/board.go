@@ -75,14 +75,18 @@ func (b *board) finish(name, state string) {
 		if s.State == admin.StageRunning || s.State == admin.StageWaiting {
 			s.State = state
 		}
-		if state == admin.StageDone && s.Total > 0 {
-			s.Done = s.Total
-		}
 	})
 }
 
-// done ends a stage well.
-func (b *board) done(name string) { b.finish(name, admin.StageDone) }
+// done ends a stage well, if it was begun.
+func (b *board) done(name string) {
+	b.with(name, func(s *admin.Stage) {
+		if s.State == admin.StageRunning {
+			s.State, s.Seconds = admin.StageDone, b.now().Sub(b.began[name]).Seconds()
+			s.Done = max(s.Done, s.Total)
+		}
+	})
+}
 
 // reused says that an earlier run's result is taken.
 func (b *board) reused(name string) { b.finish(name, admin.StageReused) }

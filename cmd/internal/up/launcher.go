@@ -65,13 +65,6 @@ func (l *launcher) environment(life runner.Life) []string {
 	return append(worker.Environment(os.Environ(), set), "DFLASH_RUNNER_LIFE="+life.String())
 }
 
-// current gives a worker's newest life, or nil.
-func (l *launcher) current(w runner.Worker) *process {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lives[w]
-}
-
 func logName(life runner.Life) string {
 	return life.Worker.FileName() + "." + itoa(int(life.Generation)) + ".log"
 }

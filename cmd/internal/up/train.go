@@ -144,7 +144,7 @@ func (u *up) newLauncher(s *settings, data dataset) (*launcher, error) {
 	if _, err := rand.Read(b[:]); err != nil {
 		return nil, runner.Errorf(runner.Internal, "make nonce: %w", err)
 	}
-	runtime, err := runtimeDir()
+	runtime, err := admin.RuntimeDirectory()
 	if err != nil {
 		return nil, err
 	}
