@@ -16,7 +16,7 @@ from dflash_runner.model import Drafter
 from dflash_runner.tensorfile import FileError
 from dflash_runner.worker.v1 import worker_pb2
 from jobs import Memory, make_target
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 PROMPTS = [[10, 20, 30, 40], [50, 60, 70, 80], [90, 100, 110, 120]]
 
@@ -139,8 +139,24 @@ def test_an_image_of_another_shape_is_refused(exported, tmp_path):
     image = exported.parent / "image.safetensors"
     with pytest.raises(WorkerError, match="export drafter"):
         export(export_job(tmp_path / "x", image, layers=3), threads=1, reporter=Memory())
+    job = export_job(tmp_path / "x", image)
+    job.dtype = "int8"
+    with pytest.raises(FileError, match="dtype: want bfloat16 or float32, got 'int8'"):
+        export(job, threads=1, reporter=Memory())
     with pytest.raises(FileError, match="image: missing"):
         export(job_pb2.Export(directory=str(tmp_path / "x")), threads=1, reporter=Memory())
     with pytest.raises(FileError, match="there already"):
         export(export_job(exported, image), threads=1, reporter=Memory())
     assert not list(tmp_path.iterdir())
+
+
+def test_weights_have_the_dtype_that_was_asked_for(exported, tmp_path):
+    image = exported.parent / "image.safetensors"
+    masters = {n.removeprefix("masters."): t for n, t in load_file(image).items()}
+    for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16), ("", torch.bfloat16)):
+        job = export_job(tmp_path / f"as-{name}", image)
+        job.dtype = name
+        export(job, threads=1, reporter=Memory())
+        written = load_file(tmp_path / f"as-{name}" / "model.safetensors")
+        assert written.keys() == masters.keys()
+        assert all(torch.equal(written[n], masters[n].to(dtype)) for n in masters)

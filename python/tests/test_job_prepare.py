@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dflash_runner.data import Dataset
+from dflash_runner.data import Dataset, read_prompts
 from dflash_runner.job.prepare import prepare
 from dflash_runner.job.v1 import job_pb2
 from dflash_runner.tensorfile import FileError
@@ -216,3 +216,24 @@ def test_equal_input_is_found_again_and_other_input_refused(tmp_path, target):
     assert (tmp_path / "data" / "data.safetensors").stat().st_ino == inode
     with pytest.raises(FileError, match="want fingerprint"):
         run(tmp_path, target, {"a.txt": "other words"})
+
+
+def test_evaluation_prompts_are_what_stands_before_the_answers(tmp_path, target):
+    lines = [
+        {"prompt": "ab", "response": "c"},  # shorter than three tokens
+        {"prompt": "12345", "response": "c"},
+        {"text": "a plain text"},  # no prompt: its beginning
+        {"text": "abc"},  # nothing would follow
+        {"prompt": "6789", "response": "c"},
+        {"prompt": "not needed", "response": "c"},
+    ]
+    wanted = {"prompts": str(tmp_path / "deep" / "p.safetensors"), "eval_prompts": 3, "eval_prompt_tokens": 3}
+    for _ in range(2):  # found again, and written again
+        run(tmp_path, target, {"a.jsonl": lines}, **wanted)
+        prompts = read_prompts(wanted["prompts"])
+        assert [load_tokenizer(target).decode(p.tolist()) for p in prompts] == ["345", "a p", "789"]
+        Path(wanted["prompts"]).unlink()
+    with pytest.raises(FileError, match="want 9 evaluation prompts of 3 tokens, got 4 in 6 samples"):
+        run(tmp_path / "b", target, {"a.jsonl": lines}, **(wanted | {"eval_prompts": 9}))
+    with pytest.raises(FileError, match="prompts: want it with eval_prompts"):
+        run(tmp_path / "c", target, {"a.jsonl": lines}, eval_prompts=9)

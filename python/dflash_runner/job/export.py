@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from dflash_runner.export import export as write_drafter
 from dflash_runner.export import load_drafter, masters_of
 from dflash_runner.job.models import set_up_torch
@@ -13,6 +15,8 @@ from dflash_runner.model import DrafterConfig
 from dflash_runner.tensorfile import FileError
 
 __all__ = ["export"]
+
+_DTYPES = {"": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 def export(job: job_pb2.Export, *, threads: int, reporter: Reporter) -> None:
@@ -27,11 +31,13 @@ def export(job: job_pb2.Export, *, threads: int, reporter: Reporter) -> None:
     for name in ("directory", "image"):
         if not getattr(job, name):
             raise FileError(f"export: {name}: missing")
+    if job.dtype not in _DTYPES:
+        raise FileError(f"export: dtype: want bfloat16 or float32, got {job.dtype!r}")
     set_up_torch(threads)
     directory = Path(job.directory)
     config = _config(job)
     reporter.progress("export", 0, 1)
-    write_drafter(masters_of(Path(job.image)), config=config, directory=directory)
+    write_drafter(masters_of(Path(job.image)), config=config, directory=directory, dtype=_DTYPES[job.dtype])
     written = load_drafter(directory)
     assert written.config == config, "what was written reads back as the same drafter"
     reporter.progress("export", 1, 1)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dflash_runner.data import Skipped, file_digest
-from dflash_runner.data_writer import DatasetWriter
+from dflash_runner.data_writer import DatasetWriter, write_prompts
 from dflash_runner.job.fingerprint import fingerprint, read_facts, write_facts
 from dflash_runner.job.reporter import Reporter
 from dflash_runner.job.samples import FORMATS, Sample, read_samples
@@ -19,9 +23,10 @@ from dflash_runner.job.whole import whole_directory
 from dflash_runner.tensorfile import FileError
 from dflash_runner.tokenizer import load_tokenizer, tokenizer_digest
 
-__all__ = ["FACTS_FILE", "prepare"]
+__all__ = ["FACTS_FILE", "PROMPTS_FILE", "prepare"]
 
 FACTS_FILE = "prepare.json"
+PROMPTS_FILE = "prompts.safetensors"
 _VERSION = 1  # raised when equal input would give another dataset
 
 
@@ -33,6 +38,7 @@ class _Tally:
     first_cut: str = ""
     first_without_anchor: str = ""
     skipped: list[Skipped] = field(default_factory=list)
+    prompts: list[list[int]] = field(default_factory=list)
 
 
 def prepare(job: job_pb2.Prepare, *, reporter: Reporter) -> None:
@@ -50,7 +56,7 @@ def prepare(job: job_pb2.Prepare, *, reporter: Reporter) -> None:
             raise FileError(f"read {path}: no such file")
     print_ = fingerprint(
         job,
-        leave_out=("directory", "target_directory"),
+        leave_out=("directory", "target_directory", "prompts"),
         version=_VERSION,
         tokenizer=tokenizer_digest(job.target_directory),
         files=" ".join(file_digest(path) for path in files),
@@ -61,6 +67,8 @@ def prepare(job: job_pb2.Prepare, *, reporter: Reporter) -> None:
         with whole_directory(directory) as partial:
             facts = _write(job, files, partial, reporter) | {"fingerprint": print_}
             write_facts(partial / FACTS_FILE, facts)
+    if job.prompts:
+        _copy(directory / PROMPTS_FILE, Path(job.prompts))
     reporter.result(
         facts["figures"],
         {
@@ -84,6 +92,11 @@ def _check(job: job_pb2.Prepare) -> None:
     if job.max_tokens < job.minimum_tokens:
         raise FileError(
             f"prepare: max_tokens: want at least minimum_tokens {job.minimum_tokens}, got {job.max_tokens}"
+        )
+    if len({bool(job.prompts), bool(job.eval_prompts), bool(job.eval_prompt_tokens)}) > 1:
+        raise FileError(
+            "prepare: prompts: want it with eval_prompts and eval_prompt_tokens, or none of them, "
+            f"got {job.prompts!r}, {job.eval_prompts} and {job.eval_prompt_tokens}"
         )
     for name in ("directory", "target_directory"):
         if not getattr(job, name):
@@ -116,6 +129,8 @@ def _write(job: job_pb2.Prepare, files: Sequence[Path], partial: Path, reporter:
                 f"prepare: nothing to train on: none of {writer.samples} samples has a valid anchor",
                 hint="an anchor is a supervised token followed by another; look at the loss masks",
             )
+        if job.eval_prompts:
+            _write_prompts(job, tally, writer.samples, partial)
         data_sha256 = writer.finish(skipped=tally.skipped)
         figures = {
             "samples": writer.samples,
@@ -167,9 +182,43 @@ def _add(job: job_pb2.Prepare, writer: DatasetWriter, tally: _Tally, source: int
     if len(sample.tokens) > job.max_tokens:
         tally.cut += 1
         tally.first_cut = tally.first_cut or f"{where} has {len(sample.tokens)}"
+    if len(tally.prompts) < job.eval_prompts and (prompt := _prompt(sample, job.eval_prompt_tokens)):
+        tally.prompts.append(prompt)
     tokens, mask = sample.tokens[: job.max_tokens], sample.loss_mask[: job.max_tokens]
     if not writer.add(tokens, mask, source=source):
         tally.first_without_anchor = tally.first_without_anchor or where
+
+
+def _prompt(sample: Sample, tokens: int) -> list[int]:
+    """The last tokens before a sample's first supervised one; of a text without a prompt, its first tokens.
+
+    Empty where the sample has no prompt of that length with something after it.
+    """
+    first = sample.loss_mask.index(1) if 1 in sample.loss_mask else 0
+    end = first or tokens
+    return sample.tokens[end - tokens : end] if tokens <= end < len(sample.tokens) else []
+
+
+def _write_prompts(job: job_pb2.Prepare, tally: _Tally, samples: int, partial: Path) -> None:
+    """The evaluation prompts, as many as were asked for."""
+    if len(tally.prompts) < job.eval_prompts:
+        raise FileError(
+            f"prepare: want {job.eval_prompts} evaluation prompts of {job.eval_prompt_tokens} tokens, "
+            f"got {len(tally.prompts)} in {samples} samples",
+            hint="evaluate fewer or shorter prompts, or give more held-out samples",
+        )
+    write_prompts(partial / PROMPTS_FILE, np.array(tally.prompts))
+
+
+def _copy(source: Path, path: Path) -> None:
+    """Copies a file so that `path` has all of it or what it had before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(source, beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _warnings(job: job_pb2.Prepare, tally: _Tally, figures: dict[str, int]) -> list[str]:
