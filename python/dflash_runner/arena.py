@@ -21,11 +21,11 @@ import mmap
 import os
 import struct
 import sys
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from dflash_runner.checksum import checksum
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frames import ELEMENT_BYTES, SLOT_HEADER_BYTES, Handle, Tensor
 
@@ -140,7 +140,7 @@ class Arena:
                 `hidden`). On any device; a device copy has to be complete when this returns.
 
         Returns:
-            The handle, with the checksum of the payload.
+            The handle, with the checksum of its tensors.
 
         Raises:
             WorkerError: INVALID for a slot or size that the arena does not have.
@@ -151,13 +151,12 @@ class Arena:
         start = self._start(slot, _end(placed))
         payload_bytes = _end(placed) - SLOT_HEADER_BYTES
         self._words[start // 8 + 1] = 0
-        end = SLOT_HEADER_BYTES
+        crc, end = 0, SLOT_HEADER_BYTES
         for tensor, parts in zip(placed, tensors.values(), strict=True):
             self._bytes[start + end : start + tensor.offset] = bytes(tensor.offset - end)
             _copy_parts(self._view(slot, tensor), parts)
             end = tensor.offset + tensor.nbytes
-        payload = self._bytes[start + SLOT_HEADER_BYTES : start + end]
-        crc = zlib.crc32(payload)
+            crc = checksum(self._bytes[start + tensor.offset : start + end], crc)
         header = _HEADER.pack(MAGIC, 0, row, payload_bytes, crc).ljust(SLOT_HEADER_BYTES, b"\0")
         self._bytes[start : start + SLOT_HEADER_BYTES] = header
         self._words[start // 8 + 1] = version
@@ -185,11 +184,9 @@ class Arena:
         )
         self._start(handle.slot, _end(handle.tensors))
         self._check_header(handle, row, when="before")
-        crc, end = 0, SLOT_HEADER_BYTES
+        crc = 0
         for tensor in handle.tensors:
-            crc = zlib.crc32(bytes(tensor.offset - end), crc)
             crc = self._copy_out(handle.slot, tensor, out[tensor.name], crc)
-            end = tensor.offset + tensor.nbytes
         self._check_header(handle, row, when="after")
         if crc != handle.crc:
             raise WorkerError(
@@ -240,7 +237,7 @@ class Arena:
         source = self._view(slot, tensor)
         out.copy_(source)
         kept = out if out.device.type == "cpu" else source
-        return zlib.crc32(_raw(kept), crc)
+        return checksum(_raw(kept), crc)
 
     def _view(self, slot: int, tensor: Tensor) -> torch.Tensor:
         """The tensor in the slot, without a copy; it must not outlive the mapping."""
