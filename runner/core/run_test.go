@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 )
@@ -82,4 +83,20 @@ func (w *world) state() (s string) {
 		s += fmt.Sprintf("plan %d %v\n", p.Plan.Step, p.Plan.Rows)
 	}
 	return s
+}
+
+// What the core's decisions cost per committed row, at the shape of the
+// embedded default: the time inside Handle alone.
+func BenchmarkHandlePerRow(b *testing.B) {
+	s := setup{targets: 1, drafters: 2, micros: 4, steps: 50, slots: 3, turns: 2, imageEvery: 10, budget: 9}
+	rows, inside := 0, time.Duration(0)
+	for b.Loop() {
+		w := newWorld(&s, 0, 0)
+		w.clock = &inside
+		for w.finished == nil {
+			w.apply1(w.moves()[0])
+		}
+		rows += s.drafters * s.micros * s.steps
+	}
+	b.ReportMetric(float64(inside.Nanoseconds())/float64(rows), "ns/row")
 }

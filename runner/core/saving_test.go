@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/step"
 )
 
 func stepsOf(ps []picture) (ns []runner.Step) {
@@ -156,5 +157,27 @@ func TestAnEvaluationOutlivesItsTarget(t *testing.T) {
 		if e.Prompts != 4 || e.Tokens != 32 {
 			t.Errorf("%s counts %d prompts and %d tokens, want 4 and 32", e.What, e.Prompts, e.Tokens)
 		}
+	}
+}
+
+// commit{s+1} waits until the image of s was saved by all: it would change
+// the state under the copy.
+func TestACommitWaitsForTheImageBefore(t *testing.T) {
+	s := setup{targets: 1, drafters: 2, micros: 1, steps: 3, slots: 2, imageEvery: 1, budget: 9}
+	x := stage(t, s, func(*world) bool { return true })
+	x.slowMemory = true
+	never := func(runner.Order) bool { return false }
+	x.settle(0, never)
+	if x.core.decided != 1 || x.core.step.Judge() != step.Agreed {
+		t.Fatalf("without its image step 1 was followed by step %d\n%s", x.core.decided, x.history())
+	}
+	x.give(ImageMade{Image: 1})
+	x.answer(1, is[runner.Image], runner.Saved{Step: 1, Written: true, Parameters: digest(x.procs[1].value)})
+	if x.core.decided != 1 {
+		t.Fatal("step 2 was decided before all had saved step 1")
+	}
+	x.answer(2, is[runner.Image], runner.Saved{Step: 1, Parameters: digest(x.procs[2].value)})
+	if x.core.decided != 2 {
+		t.Fatalf("step 2 was not decided when all had saved step 1\n%s", x.history())
 	}
 }

@@ -71,35 +71,37 @@ type share struct {
 }
 
 type world struct {
-	setup     *setup
-	core      *Core
-	procs     []proc
-	memory    map[runner.Slot]content
-	touches   []touch
-	pictures  []picture
-	disk      []picture // published
-	sending   ImageID   // being published
-	journal   []runner.Record
-	base      int // records of earlier supervisor lives
-	durable   int // of this life's
-	syncing   bool
-	shares    []share
-	applied   []string // by step: the batch that it was first applied with
-	crashes   int      // of workers, left
-	outages   int      // of the supervisor, left
-	lives     int      // of the supervisor so far
-	stops     int      // graceful stops, left
-	slotBytes uint64   // what targets say
-	now       time.Time
-	finished  *Finish
-	bad       string
-	noMemory  bool           // for images
-	choice    *runner.Worker // the scheduler's, whatever is free
-	anyEnd    bool           // any exit code will do: the test looks at it itself
-	inputs    []Input        // to be handled
-	trace     []string
-	acts      []Action // what the core wanted done, in order
-	events    []runner.Event
+	setup      *setup
+	core       *Core
+	procs      []proc
+	memory     map[runner.Slot]content
+	touches    []touch
+	pictures   []picture
+	disk       []picture // published
+	sending    ImageID   // being published
+	journal    []runner.Record
+	base       int // records of earlier supervisor lives
+	durable    int // of this life's
+	syncing    bool
+	shares     []share
+	applied    []string // by step: the batch that it was first applied with
+	crashes    int      // of workers, left
+	outages    int      // of the supervisor, left
+	lives      int      // of the supervisor so far
+	stops      int      // graceful stops, left
+	slotBytes  uint64   // what targets say
+	now        time.Time
+	finished   *Finish
+	bad        string
+	clock      *time.Duration // time spent in the core, where somebody asks
+	slowMemory bool           // images are only made when the test says so
+	noMemory   bool           // for images
+	choice     *runner.Worker // the scheduler's, whatever is free
+	anyEnd     bool           // any exit code will do: the test looks at it itself
+	inputs     []Input        // to be handled
+	trace      []string
+	acts       []Action // what the core wanted done, in order
+	events     []runner.Event
 }
 
 // setup is what a search varies.
@@ -225,7 +227,12 @@ func (w *world) give(in ...Input) {
 					w.fault("panic: %v", p)
 				}
 			}()
-			for _, a := range w.core.Handle(w.now, next) {
+			begun := time.Now()
+			as := w.core.Handle(w.now, next)
+			if w.clock != nil {
+				*w.clock += time.Since(begun)
+			}
+			for _, a := range as {
 				w.act(a)
 			}
 		}()
@@ -273,7 +280,9 @@ func (w *world) act(a Action) {
 			return
 		}
 		w.pictures = append(w.pictures, picture{id: a.Image, step: a.Step})
-		w.later(ImageMade{Image: a.Image})
+		if !w.slowMemory {
+			w.later(ImageMade{Image: a.Image})
+		}
 	case OpenImage:
 		w.open(a)
 	case DropImage:
