@@ -62,7 +62,8 @@ class Communicator:
         if self.world == 1:
             return
         if not self._path.parent.is_dir():  # the store would try to open its file for ever
-            raise WorkerError(Kind.NOT_FOUND, f"join communicator {self.number}: no directory {self._path.parent}")
+            where = self._path.parent
+            raise WorkerError(Kind.NOT_FOUND, f"join communicator {self.number}: no directory {where}")
         store = dist.FileStore(str(self._path), self.world)
         store.set(f"arrived/{self.rank}", b"1")
         others = [f"arrived/{rank}" for rank in range(self.world)]

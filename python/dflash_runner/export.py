@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dflash_runner.errors import Kind, WorkerError
-from dflash_runner.job.whole import whole_directory
 from dflash_runner.model import Drafter, DrafterConfig
+from dflash_runner.whole import whole_directory
 
 ARCHITECTURE = "DFlashDraftModel"
 WEIGHTS = "model.safetensors"

@@ -88,7 +88,7 @@ func (u *up) make(ctx context.Context, stage, proof string, j *jobv1.Job) error 
 		return nil
 	}
 	u.board.begin(stage)
-	if _, err := u.job(ctx, stage, u.cores, j); err != nil {
+	if _, err := u.job(ctx, stage, jobThreads, j); err != nil {
 		return err
 	}
 	u.board.done(stage)

@@ -120,7 +120,7 @@ func (u *up) targetStage(ctx context.Context) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", runner.Errorf(runner.Unavailable, "make cache: %w", err)
 	}
-	_, err = u.job(ctx, "target", u.cores, &jobv1.Job{Job: &jobv1.Job_BuildTarget{BuildTarget: b}})
+	_, err = u.job(ctx, "target", jobThreads, &jobv1.Job{Job: &jobv1.Job_BuildTarget{BuildTarget: b}})
 	return dir, err
 }
 

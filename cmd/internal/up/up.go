@@ -28,6 +28,10 @@ import (
 // jobGrace is how long a job may take to end after SIGTERM.
 const jobGrace = 5 * time.Second
 
+// jobThreads is how many threads a job computes with, on every machine: another
+// number gives other bits, and models that jobs train are too small for more.
+const jobThreads = 2
+
 // faultVariable makes workers misbehave on purpose; it is for tests, and the
 // run says so where it is set.
 const faultVariable = "DFLASH_RUNNER_FAULT"

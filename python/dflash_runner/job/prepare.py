@@ -19,9 +19,9 @@ from dflash_runner.job.fingerprint import fingerprint, read_facts, write_facts
 from dflash_runner.job.reporter import Reporter
 from dflash_runner.job.samples import FORMATS, Sample, read_samples
 from dflash_runner.job.v1 import job_pb2
-from dflash_runner.job.whole import whole_directory
 from dflash_runner.tensorfile import FileError
 from dflash_runner.tokenizer import load_tokenizer, tokenizer_digest
+from dflash_runner.whole import whole_directory
 
 __all__ = ["FACTS_FILE", "PROMPTS_FILE", "prepare"]
 

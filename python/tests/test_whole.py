@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from dflash_runner.job.fingerprint import fingerprint, read_facts, write_facts
-from dflash_runner.job.whole import whole_directory
 from dflash_runner.tensorfile import FileError
+from dflash_runner.whole import whole_directory
 from jobs import target_job
 
 
@@ -52,7 +52,7 @@ def test_an_empty_directory_is_taken(tmp_path):
 def test_leftovers_of_a_killed_builder_go_and_a_live_ones_stay(tmp_path):
     code = (
         "import os, signal, sys\n"
-        "from dflash_runner.job.whole import whole_directory\n"
+        "from dflash_runner.whole import whole_directory\n"
         "with whole_directory(sys.argv[1]) as partial:\n"
         "    (partial / 'half').touch()\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -1,0 +1,98 @@
+"""Import rules: a layer imports layers to its right only, and the scheduler SDK stands alone."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "dflash_runner"
+
+# Left to right. A package's name stands for all of its modules, which may import each other.
+LAYERS = (
+    ("serve", "job.__main__"),
+    ("job", "target", "drafter"),
+    ("evaluation", "warmup_drafter", "warmup_target"),
+    ("worker", "trainer", "warmup", "frozen", "buffers", "standing"),
+    ("decode", "serving", "loss", "packing", "image", "export"),
+    ("communicator", "optim", "data_writer", "tokenizer"),
+    ("anchors", "model", "capture", "head", "data", "corpus", "oracle", "watch", "whole"),
+    ("attention", "image_header", "tensorfile", "host", "certificate"),
+    ("arena", "lane"),
+    ("orders", "replies"),
+    ("frames", "config", "errors", "log", "checksum"),
+)
+GENERATED = ("job.v1", "worker.v1")
+
+
+def layer_of(module: str) -> int:
+    """The layer that names the module or, failing that, its package."""
+    for wanted in (module, module.split(".")[0]):
+        for number, names in enumerate(LAYERS):
+            if wanted in names:
+                return number
+    raise AssertionError(f"{module} stands in no layer: put it into LAYERS")
+
+
+def imports_of(tree: ast.Module, *, exists) -> set[str]:
+    """Modules of this package that a module imports, by their names below it."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dflash_runner":
+            base = node.module.split(".")[1:]
+            for name in node.names:
+                found.add(".".join([*base, name.name] if exists([*base, name.name]) else base))
+        elif isinstance(node, ast.Import):
+            names = (name.name for name in node.names)
+            found |= {name.removeprefix("dflash_runner.") for name in names if name.startswith("dflash_runner.")}
+    return {module for module in found if module and not module.startswith(GENERATED)}
+
+
+def forbidden(importer: str, imported: str) -> bool:
+    """Whether the rule refuses an import."""
+    same_package = importer.split(".")[0] == imported.split(".")[0] and "." in importer
+    return not same_package and layer_of(imported) <= layer_of(importer)
+
+
+def exists(parts: list[str]) -> bool:
+    """Whether a module of that name is there."""
+    return (PACKAGE.joinpath(*parts)).with_suffix(".py").exists()
+
+
+def modules() -> list[tuple[str, Path]]:
+    """Every hand-written module, by its name below the package."""
+    out = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        if not name.endswith("__init__") and "_pb2" not in name:
+            out.append((name, path))
+    return out
+
+
+@pytest.mark.parametrize(("name", "path"), modules(), ids=[name for name, _ in modules()])
+def test_a_layer_imports_to_its_right_only(name, path):
+    wrong = [i for i in imports_of(ast.parse(path.read_text()), exists=exists) if forbidden(name, i)]
+    assert not wrong, f"{name} imports {wrong}, which stand beside it or to its left"
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "refused"),
+    [
+        ("serve", "worker.loop", False),
+        ("worker.loop", "worker.role", False),  # inside one package
+        ("model", "attention", False),
+        ("attention", "model", True),  # to the left
+        ("loss", "packing", True),  # beside
+        ("lane", "arena", True),
+        ("errors", "log", True),
+        ("export", "job.whole", True),  # a job is no part of the drafter
+    ],
+)
+def test_the_rule_itself(importer, imported, refused):
+    assert forbidden(importer, imported) is refused
+
+
+def test_torch_compile_stands_in_one_module_at_most():
+    users = [name for name, path in modules() if "torch.compile(" in path.read_text()]
+    assert users in ([], ["flex"]), users
