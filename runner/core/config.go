@@ -40,15 +40,16 @@ type Worker struct {
 
 // Evaluation says when and what is evaluated, in a target worker.
 type Evaluation struct {
-	Every        runner.Step // 0: never between start and end
-	AtStart      bool
-	AtEnd        bool
-	Heldout      uint32 // samples for the held-out loss; 0: none
-	HeldoutChunk uint32 // samples an order
-	Prompts      uint32 // prompts to decode; 0: none
-	PromptChunk  uint32
-	NewTokens    uint32
-	DecodeEvery  runner.Step // as Every, for decoding; 0: at start and end alone
+	Every          runner.Step // 0: never between start and end
+	AtStart        bool
+	AtEnd          bool
+	Heldout        uint32 // samples for the held-out loss; 0: none
+	HeldoutChunk   uint32 // samples an order
+	Prompts        uint32 // prompts to decode; 0: none
+	PromptChunk    uint32
+	PromptsAtStart uint32 // of Prompts, decoded with the untrained drafter; 0: all
+	NewTokens      uint32
+	DecodeEvery    runner.Step // as Every, for decoding; 0: at start and end alone
 }
 
 // Restart bounds how often a worker is started again.

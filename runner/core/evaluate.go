@@ -102,8 +102,17 @@ func (c *Core) beginEvaluation(e *evaluation, w *worker) {
 		if !w.plain {
 			e.todo = append(e.todo, question{what: "plain", count: v.Prompts, chunk: v.PromptChunk})
 		}
-		e.todo = append(e.todo, question{what: "decode", count: v.Prompts, chunk: v.PromptChunk})
+		e.todo = append(e.todo, question{what: "decode", count: v.prompts(e.step), chunk: v.PromptChunk})
 	}
+}
+
+// prompts gives how many prompts are decoded with the drafter of step n: before
+// training all of them show the same, one token a forward.
+func (v Evaluation) prompts(n runner.Step) uint32 {
+	if n == 0 && v.PromptsAtStart > 0 {
+		return min(v.PromptsAtStart, v.Prompts)
+	}
+	return v.Prompts
 }
 
 // evaluated adds a chunk's results up.

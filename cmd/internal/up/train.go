@@ -108,7 +108,7 @@ func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *co
 		Checkpoint: runner.Step(c.Checkpoints.EverySteps), KeepLast: c.Checkpoints.KeepLast, NonFinite: c.Failure.NonfiniteSteps,
 		Manifest: manifest, Excluded: p.planner.Excluded(), Resume: resume,
 		Evaluation: core.Evaluation{Every: runner.Step(c.Checkpoints.EverySteps), AtStart: true, AtEnd: true,
-			Heldout: uint32(c.Evaluate.HeldoutSamples), HeldoutChunk: heldoutChunk, Prompts: uint32(c.Evaluate.Prompts), PromptChunk: promptChunk,
+			Heldout: uint32(c.Evaluate.HeldoutSamples), HeldoutChunk: heldoutChunk, Prompts: uint32(c.Evaluate.Prompts), PromptChunk: promptChunk, PromptsAtStart: promptsAtStart,
 			NewTokens: uint32(c.Evaluate.NewTokens), DecodeEvery: runner.Step(c.Evaluate.EverySteps)},
 		Restart: core.Restart{Budget: c.Failure.Restarts, Decay: c.Failure.Decay.D(), Base: c.Failure.BackoffMin.D(), Cap: c.Failure.BackoffMax.D()},
 		Deadlines: core.Deadlines{Launch: c.Failure.Deadlines.Launch.D() + c.Failure.Deadlines.Configure.D(), WarmUp: c.WarmUp.Deadline.D() + warmUpSlack,
@@ -127,7 +127,9 @@ func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *co
 const (
 	heldoutChunk = 8
 	promptChunk  = 4
-	warmUpSlack  = 30 * time.Second
+	// The untrained drafter gains one token a forward on any prompt.
+	promptsAtStart = 8
+	warmUpSlack    = 30 * time.Second
 )
 
 // driving joins everything into a loop's configuration.
