@@ -24,7 +24,11 @@ func (c *Core) abort() {
 		}
 		c.send(w, runner.Abort{At: c.at(c.step.N)}, noTurn, 0)
 	}
-	c.emit(runner.Event{Level: runner.Warn, Name: "step aborted", Step: c.step.N, Lineage: c.lineage})
+	level := runner.Warn
+	if c.end.on {
+		level = runner.Info // the run ends: the step that was open next is given up
+	}
+	c.emit(runner.Event{Level: level, Name: "step aborted", Step: c.step.N, Lineage: c.lineage})
 }
 
 // aborting notes a rank that is done with the abort: it said so, and nothing
