@@ -98,4 +98,7 @@ type Resume struct {
 	Samples     uint64                    // likewise: pieces of those rows
 	Tokens      uint64                    // likewise
 	Skipped     uint64                    // rows skipped in the surviving lineage
+	Trained     bool                      // LossFirst and LossLast are set
+	LossFirst   float64                   // of the first commit of the surviving lineage
+	LossLast    float64                   // of the newest
 }

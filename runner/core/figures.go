@@ -135,6 +135,7 @@ func (c *Core) takeFigures(r *Resume) {
 	f := &c.figures
 	f.total = tally{r.Rows, r.Samples, r.Tokens}
 	f.skipped = r.Skipped
+	f.trained, f.lossFirst, f.lossLast = r.Trained, r.LossFirst, r.LossLast
 	for _, p := range r.Plans {
 		if p.Plan.Step <= r.Committed {
 			f.steps = append(f.steps, stepTally{p.Plan.Step, tallyOf(p.Rows)})

@@ -66,7 +66,7 @@ func (c *Core) imageOpen() bool {
 // imageDue reports whether an image of the decided step must be begun.
 func (c *Core) imageDue() bool {
 	n := c.decided
-	if c.end.on && (c.end.quick || c.end.draining) || c.restore.wanted || c.noImage == n || c.imageOf(n) != nil || c.holders() == 0 {
+	if c.end.on && (c.end.quick || c.end.draining) || c.restore.wanted || c.noImage == n || c.imageOf(n) != nil || !c.writable() {
 		return false
 	}
 	if c.step.Phase != step.Open && c.step.Phase != step.Apart {
@@ -84,6 +84,17 @@ func (c *Core) imageDue() bool {
 		return true
 	}
 	return every(n, c.cfg.ImageEvery) || c.checkpointDue(n) || c.over(n+1)
+}
+
+// writable reports whether a drafter that holds the decided step's state can be
+// ordered to write it: one that still maps arenas cannot.
+func (c *Core) writable() bool {
+	for r := range c.ranks {
+		if w := c.rank(r); w.life.State == life.Ready && w.has && w.at == c.decided {
+			return true
+		}
+	}
+	return false
 }
 
 func every(n, e runner.Step) bool { return e > 0 && n > 0 && n%e == 0 }

@@ -12,38 +12,18 @@ import (
 // taken to be at fault.
 const maxRefused = 3
 
-// pulling orders pulls, and drops rows that no undecided step names.
+// pulling orders pulls.
 func (c *Core) pulling() (acted bool) {
 	if c.held() || c.restore.wanted || c.stopping() {
 		return false
 	}
-	acted = c.tidy()
 	for r := range c.ranks {
 		acted = c.pull(r) || acted
 	}
 	return acted
 }
 
-// tidy frees full slots whose row is settled: after a restore or a skip.
-func (c *Core) tidy() (acted bool) {
-	for _, a := range c.ledger.Arenas {
-		for j, s := range a.Slots {
-			if s.State != lease.Full || c.wanted(s.Row) {
-				continue
-			}
-			c.must(c.ledger.Apply(runner.Slot{Arena: a.Arena, Index: uint32(j)}, lease.Event{Kind: lease.Drop}))
-			acted = true
-		}
-	}
-	return acted
-}
-
-// wanted reports whether an undecided step names the row.
-func (c *Core) wanted(row runner.Row) bool {
-	_, ok := c.stepOf(row)
-	return ok
-}
-
+// stepOf gives the undecided step that names a row.
 func (c *Core) stepOf(row runner.Row) (runner.Step, bool) {
 	for n := c.decided + 1; n <= c.planned; n++ {
 		for _, r := range c.planOf(n).Rows {
