@@ -1,0 +1,360 @@
+package drivetest
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"math"
+	"os"
+	"sync"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// Sizes of what the model works with.
+const (
+	SlotBytes  = 4096
+	ImageBytes = 4096
+	payload    = 256
+)
+
+// Lane is a worker's end of a lane: *lane.Conn, or a Process's.
+type Lane interface {
+	ReceiveOrder() (seq uint64, o runner.Order, f *os.File, err error)
+	SendReply(seq uint64, r runner.Reply) error
+}
+
+// Fault is how a model misbehaves at one order; "" is not at all.
+type Fault string
+
+// The faults.
+const (
+	Die     Fault = "die"     // it ends before it answers
+	Hang    Fault = "hang"    // it never answers
+	Refuse  Fault = "refuse"  // failed, kind invalid
+	Broken  Fault = "broken"  // failed, kind fatal, with a traceback
+	Wrong   Fault = "wrong"   // it answers something else
+	Outside Fault = "outside" // a handle that leaves its slot
+	NaN     Fault = "nan"     // a vote that is not finite
+)
+
+// ErrDied is how Serve ends at the fault Die.
+var ErrDied = errors.New("died on purpose")
+
+// Worker is a model of one worker's life.
+type Worker struct {
+	ID    runner.Worker
+	Fault func(o runner.Order) Fault // nil: none
+	Sum   *Sum                       // nil: it does not wait for its peers
+	Gone  <-chan struct{}            // closed when the process is killed; nil: never
+	Died  func()                     // called when it dies while its lane is waited for
+
+	mu      sync.Mutex // guards below
+	arenas  map[runner.Arena]mapped
+	rows    map[runner.Row]bool // pulled, not committed
+	void    uint64              // train and join before this seq are given up
+	aborted chan struct{}       // closed by the next abort
+
+	at    runner.Step // of the main thread alone, as all below
+	chain runner.Chain
+	state runner.Digest
+	comm  runner.Communicator
+	world uint32
+	votes []runner.RowLoss
+	plain bool
+}
+
+type mapped struct {
+	file      *os.File
+	slotBytes uint64
+}
+
+type ask struct {
+	seq   uint64
+	order runner.Order
+	file  *os.File
+}
+
+// Start is the digest of a drafter's parameters before training.
+func Start() runner.Digest { return sha256.Sum256([]byte("start")) }
+
+// Serve works orders off until the worker is drained (nil), dies or loses its
+// lane. Pulls and aborts are taken at once, others one after another.
+func (w *Worker) Serve(l Lane) error {
+	w.arenas, w.rows, w.aborted, w.state = map[runner.Arena]mapped{}, map[runner.Row]bool{}, make(chan struct{}), Start()
+	defer w.close()
+	main := make(chan ask, 1024)
+	var wg sync.WaitGroup
+	wg.Go(func() { // ends when main is closed
+		dead := false
+		for a := range main {
+			if dead {
+				closeFile(a)
+			} else if err := w.take(l, a); err != nil {
+				dead = true
+				w.Died()
+			}
+		}
+	})
+	defer wg.Wait()
+	defer close(main)
+	for {
+		seq, o, f, err := l.ReceiveOrder()
+		if err != nil {
+			return err
+		}
+		switch o.(type) {
+		case runner.Pull, runner.Abort:
+			if err := w.take(l, ask{seq, o, f}); err != nil {
+				return err
+			}
+		case runner.Drain:
+			switch w.faultOf(o) {
+			case Hang:
+				<-w.Gone
+				return ErrDied
+			case Die:
+				return ErrDied
+			}
+			return l.SendReply(seq, runner.Drained{})
+		default:
+			main <- ask{seq, o, f}
+		}
+	}
+}
+
+// take answers one order.
+func (w *Worker) take(l Lane, a ask) error {
+	if a.file != nil {
+		if _, keeps := a.order.(runner.MapArena); !keeps {
+			defer a.file.Close()
+		}
+	}
+	fault := w.faultOf(a.order)
+	switch fault {
+	case Die:
+		return ErrDied
+	case Hang:
+		<-w.Gone
+		return ErrDied
+	case Refuse:
+		return l.SendReply(a.seq, runner.Failed{Kind: runner.Invalid, Message: "refused on purpose", Hint: "none"})
+	case Broken:
+		return l.SendReply(a.seq, runner.Failed{Kind: runner.Fatal, Message: "broken on purpose", Traceback: []string{"File model, line 1"}})
+	case Wrong:
+		return l.SendReply(a.seq, runner.Drained{})
+	}
+	for _, r := range w.do(a, fault) {
+		if err := l.SendReply(a.seq, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *Worker) faultOf(o runner.Order) Fault {
+	if w.Fault == nil {
+		return ""
+	}
+	return w.Fault(o)
+}
+
+func (w *Worker) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.arenas {
+		m.file.Close()
+	}
+}
+
+func closeFile(a ask) {
+	if a.file != nil {
+		a.file.Close()
+	}
+}
+
+func one(r runner.Reply) []runner.Reply { return []runner.Reply{r} }
+
+func stale(what string) []runner.Reply {
+	return one(runner.Failed{Kind: runner.Stale, Message: what + " does not fit the worker's own state"})
+}
+
+// do carries one order out and gives its replies.
+func (w *Worker) do(a ask, fault Fault) []runner.Reply {
+	switch o := a.order.(type) {
+	case runner.MapArena:
+		w.mu.Lock()
+		w.arenas[o.Arena] = mapped{a.file, o.SlotBytes}
+		w.mu.Unlock()
+		return one(runner.Mapped{Arena: o.Arena})
+	case runner.Produce:
+		return w.produce(o, fault)
+	case runner.Pull:
+		return w.pull(o)
+	case runner.Join:
+		if w.isVoid(a.seq) {
+			return one(runner.Failed{Kind: runner.Canceled, Message: "aborted"})
+		}
+		if o.Step != w.at || o.Communicator <= w.comm {
+			return stale("join")
+		}
+		w.comm, w.world, w.votes = o.Communicator, o.World, nil
+		return one(runner.Joined{Communicator: o.Communicator})
+	case runner.Train:
+		return w.train(a.seq, o, fault)
+	case runner.Commit:
+		return w.commit(o)
+	case runner.Abort:
+		w.mu.Lock()
+		w.void = a.seq
+		close(w.aborted)
+		w.aborted = make(chan struct{})
+		w.mu.Unlock()
+		return one(runner.Aborted{Step: o.Step, Clean: true})
+	case runner.Image:
+		return w.image(o, a.file)
+	case runner.Load:
+		return w.load(o, a.file)
+	case runner.Evaluate:
+		return w.evaluate(o)
+	}
+	return one(runner.Failed{Kind: runner.Internal, Message: "unknown order"})
+}
+
+func (w *Worker) isVoid(seq uint64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return seq < w.void
+}
+
+// body is what a row's payload is, whoever makes it.
+func body(r runner.RowPlan) []byte {
+	h := sha256.New()
+	for _, p := range r.Pieces {
+		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(p.Sample)<<32|uint64(p.Draw)))
+	}
+	out := make([]byte, payload)
+	for i, seed := 0, h.Sum(nil); i < payload; i++ {
+		out[i] = seed[i%len(seed)] ^ byte(i)
+	}
+	return out
+}
+
+// produce writes a row into its slot as proto/lane.md lays it out.
+func (w *Worker) produce(o runner.Produce, fault Fault) []runner.Reply {
+	w.mu.Lock()
+	m, ok := w.arenas[o.Slot.Arena]
+	w.mu.Unlock()
+	if !ok {
+		return stale("produce")
+	}
+	b := body(o.RowPlan)
+	head := make([]byte, 64)
+	copy(head, "DFSLOT01")
+	binary.LittleEndian.PutUint64(head[8:], uint64(o.Version))
+	binary.LittleEndian.PutUint64(head[16:], uint64(o.Row))
+	binary.LittleEndian.PutUint64(head[24:], payload)
+	crc := crc32.ChecksumIEEE(b)
+	binary.LittleEndian.PutUint32(head[32:], crc)
+	if _, err := m.file.WriteAt(append(head, b...), int64(uint64(o.Slot.Index)*m.slotBytes)); err != nil {
+		return one(runner.Failed{Kind: runner.Internal, Message: err.Error()})
+	}
+	t := runner.Tensor{Name: "tokens", DType: "U8", Shape: []uint64{payload}, Offset: 64, NBytes: payload}
+	if fault == Outside {
+		t.Offset = m.slotBytes
+	}
+	return one(runner.Produced{Row: o.Row, BusyUS: 1, Handle: runner.Handle{Arena: o.Slot.Arena, Slot: o.Slot.Index,
+		Version: o.Version, CRC: crc, Tensors: []runner.Tensor{t}}})
+}
+
+// pull reads the slot and refuses whatever is not the row.
+func (w *Worker) pull(o runner.Pull) []runner.Reply {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m, ok := w.arenas[o.Handle.Arena]
+	if !ok {
+		return stale("pull")
+	}
+	b := make([]byte, 64+payload)
+	if _, err := m.file.ReadAt(b, int64(uint64(o.Handle.Slot)*m.slotBytes)); err != nil {
+		return one(runner.Failed{Kind: runner.Internal, Message: err.Error()})
+	}
+	if binary.LittleEndian.Uint64(b[8:]) != uint64(o.Handle.Version) || binary.LittleEndian.Uint64(b[16:]) != uint64(o.Row) {
+		return stale("pull")
+	}
+	if string(b[64:]) != string(body(o.RowPlan)) || crc32.ChecksumIEEE(b[64:]) != o.Handle.CRC {
+		return one(runner.Failed{Kind: runner.Internal, Message: "the payload is not the row's"})
+	}
+	w.rows[o.Row] = true
+	return one(runner.Pulled{Row: o.Row, BusyUS: 1})
+}
+
+func (w *Worker) train(seq uint64, o runner.Train, fault Fault) []runner.Reply {
+	w.mu.Lock()
+	held, aborted := o.Row == 0 || w.rows[o.Row], w.aborted
+	w.mu.Unlock()
+	switch {
+	case w.isVoid(seq):
+		return one(runner.Failed{Kind: runner.Canceled, Message: "aborted"})
+	case o.Communicator != w.comm || o.Step != w.at+1 || !held:
+		return stale("train")
+	}
+	if o.Micro == 0 {
+		w.votes = nil
+	}
+	if o.Row != 0 {
+		w.votes = append(w.votes, runner.RowLoss{Row: o.Row, Numerator: 1 / float64(o.Step), Denominator: 1})
+	}
+	t := runner.Trained{Step: o.Step, Micro: o.Micro, Row: o.Row, BusyUS: 1}
+	if !o.Last {
+		return one(t)
+	}
+	if w.Sum != nil && !w.Sum.wait(o.Communicator, w.world, aborted, w.Gone) {
+		return one(runner.Failed{Kind: runner.Unavailable, Message: "the sum was broken off"})
+	}
+	v := runner.Voted{At: o.At, Rows: w.votes, Weight: math.Float32bits(8), Norm: math.Float32bits(float32(o.Step) + 0.5), Finite: true}
+	if fault == NaN && len(v.Rows) > 0 {
+		v.Finite = false
+		v.Rows[0].Numerator = math.NaN()
+	}
+	return []runner.Reply{t, v}
+}
+
+func (w *Worker) commit(o runner.Commit) []runner.Reply {
+	if o.Communicator != w.comm || o.Step != w.at && o.Step != w.at+1 {
+		return stale("commit")
+	}
+	if o.Step == w.at+1 {
+		w.at, w.chain = o.Step, o.Chain
+		w.state = sha256.Sum256(append(w.state[:], o.Chain[:]...))
+	}
+	w.mu.Lock()
+	for _, v := range w.votes {
+		delete(w.rows, v.Row)
+	}
+	w.mu.Unlock()
+	w.votes = nil
+	return one(runner.Committed{Step: o.Step})
+}
+
+func (w *Worker) evaluate(o runner.Evaluate) []runner.Reply {
+	if o.What == "decode" && !w.plain {
+		return one(runner.Failed{Kind: runner.Invalid, Message: "decode before plain"})
+	}
+	w.plain = w.plain || o.What == "plain"
+	n := uint64(o.Count)
+	r := runner.Evaluated{Step: o.Step, What: o.What, BusyUS: 10 * n, Lossless: true}
+	if o.What == "loss" {
+		r.Numerator, r.Denominator = float64(n)/float64(o.Step+1), float64(n)
+		return one(r)
+	}
+	r.Tokens, r.Forwards = 8*n, 8*n
+	if o.What == "decode" {
+		r.Forwards = 2 * n
+	}
+	for range n {
+		r.Prompts = append(r.Prompts, runner.PromptResult{Tokens: 8, Forwards: uint32(r.Forwards / n), Equal: true, BusyUS: 10})
+	}
+	return one(r)
+}

@@ -1,0 +1,281 @@
+package drivetest
+
+import (
+	"context"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/drive"
+)
+
+// Process is a worker that is a few goroutines. It dies as a process does: at
+// once, whatever it does, and its lane with it.
+type Process struct {
+	life     runner.Life
+	launcher *Launcher
+	orders   chan ask
+	replies  chan reply
+	broken   chan error // what Receive gives instead of a reply
+	gone     chan struct{}
+	done     chan struct{}
+
+	mu      sync.Mutex // guards below
+	ended   bool
+	failure *runner.Failure
+	frozen  time.Time
+	kills   int
+}
+
+type reply struct {
+	seq uint64
+	r   runner.Reply
+}
+
+var _ drive.Process = (*Process)(nil)
+
+// Life gives which life it is.
+func (p *Process) Life() runner.Life { return p.life }
+
+// Facts are the model's.
+func (p *Process) Facts() drive.Facts {
+	f := drive.Facts{Pid: 1000 + int(p.life.Generation)}
+	if p.life.Worker.Role == runner.Target {
+		f.SlotBytes = SlotBytes
+	} else {
+		f.ImageBytes, f.Parameters = ImageBytes, Start()
+	}
+	return f
+}
+
+// WarmUp takes a moment, and notes how many take theirs at once.
+func (p *Process) WarmUp(ctx context.Context, progress func(string, uint32, uint32)) (runner.Certificate, error) {
+	l := p.launcher
+	l.gate(1)
+	defer l.gate(-1)
+	progress("first_pass", 0, 1)
+	if l.WarmUp != nil {
+		if err := l.WarmUp(ctx, p); err != nil {
+			return runner.Certificate{}, err
+		}
+	}
+	select {
+	case <-time.After(time.Second):
+		return runner.Certificate{Fingerprint: "model", Attention: "sdpa"}, nil
+	case <-p.gone:
+		return runner.Certificate{}, runner.Errorf(runner.Unavailable, "warm up: the process is gone")
+	case <-ctx.Done():
+		return runner.Certificate{}, context.Cause(ctx)
+	}
+}
+
+// Send hands an order over with a descriptor of its own, as a socket does.
+func (p *Process) Send(seq uint64, o runner.Order, f *os.File) error {
+	a := ask{seq: seq, order: o}
+	if f != nil {
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return err
+		}
+		a.file = os.NewFile(uintptr(fd), "sent")
+	}
+	select {
+	case <-p.gone:
+		closeFile(a)
+		return runner.Errorf(runner.Unavailable, "send %s: the lane is closed", runner.OrderType(o))
+	default:
+	}
+	select {
+	case p.orders <- a:
+		return nil
+	default:
+		closeFile(a)
+		return runner.Errorf(runner.Exhausted, "send %s: the lane is full", runner.OrderType(o))
+	}
+}
+
+// Receive gives replies, also those from before a death.
+func (p *Process) Receive() (uint64, runner.Reply, error) {
+	select {
+	case r := <-p.replies:
+		return r.seq, r.r, nil
+	case err := <-p.broken:
+		return 0, nil, err
+	case <-p.gone:
+	}
+	select {
+	case r := <-p.replies:
+		return r.seq, r.r, nil
+	default:
+		return 0, nil, io.EOF
+	}
+}
+
+// BreakLane has the loop find a frame that breaks the rules.
+func (p *Process) BreakLane() { p.broken <- runner.Errorf(runner.Invalid, "decode reply: garbage") }
+
+// CloseLane does nothing: the lane ends with the process.
+func (p *Process) CloseLane() {}
+
+// Freeze stops it, as SIGSTOP does: no sign of life, no answers.
+func (p *Process) Freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen = time.Now()
+}
+
+// SignAge is 0 until it is frozen.
+func (p *Process) SignAge() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.frozen.IsZero() {
+		return 0
+	}
+	return time.Since(p.frozen)
+}
+
+// Kill ends it.
+func (p *Process) Kill(k core.Kill) {
+	p.mu.Lock()
+	p.kills++
+	p.mu.Unlock()
+	p.end(&runner.Failure{Worker: p.life.Worker, Generation: p.life.Generation, Role: p.life.Worker.Role, Cause: k.Cause,
+		Message: k.Message, Hint: k.Hint, Traceback: k.Traceback, Signal: "SIGKILL", ForcedBySelf: true})
+}
+
+// Die ends it from outside.
+func (p *Process) Die() {
+	p.end(&runner.Failure{Worker: p.life.Worker, Generation: p.life.Generation, Role: p.life.Worker.Role,
+		Cause: runner.CauseSignal, Message: "killed by SIGKILL", Signal: "SIGKILL"})
+}
+
+func (p *Process) end(f *runner.Failure) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ended {
+		p.ended, p.failure = true, f
+		close(p.gone)
+	}
+}
+
+// Done is closed once its goroutines have ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Report tells how it ended.
+func (p *Process) Report() *runner.Failure {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failure
+}
+
+// Kills says how often it was killed.
+func (p *Process) Kills() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kills
+}
+
+// ReceiveOrder is the worker's end.
+func (p *Process) ReceiveOrder() (uint64, runner.Order, *os.File, error) {
+	select {
+	case a := <-p.orders:
+		return a.seq, a.order, a.file, nil
+	case <-p.gone:
+		return 0, nil, nil, io.EOF
+	}
+}
+
+// SendReply is the worker's end.
+func (p *Process) SendReply(seq uint64, r runner.Reply) error {
+	select {
+	case <-p.gone:
+		return io.ErrClosedPipe
+	default:
+	}
+	p.mu.Lock()
+	frozen := !p.frozen.IsZero()
+	p.mu.Unlock()
+	if frozen {
+		<-p.gone
+		return io.ErrClosedPipe
+	}
+	select {
+	case p.replies <- reply{seq, r}:
+		return nil
+	case <-p.gone:
+		return io.ErrClosedPipe
+	}
+}
+
+// run is the process: it ends when the model or the process does.
+func (p *Process) run(w *Worker) {
+	defer close(p.done)
+	switch err := w.Serve(p); err {
+	case nil:
+		p.end(nil)
+	default:
+		p.Die()
+	}
+	for len(p.orders) > 0 {
+		closeFile(<-p.orders)
+	}
+}
+
+// Launcher starts Processes.
+type Launcher struct {
+	Before func(ctx context.Context, life runner.Life) error // of a launch; an error fails it
+	WarmUp func(ctx context.Context, p *Process) error       // an error fails the warm-up
+	Fault  func(p *Process, o runner.Order) Fault
+	Sum    Sum
+
+	mu      sync.Mutex // guards below
+	all     []*Process
+	warming int
+	most    int
+}
+
+// Launch starts one life.
+func (l *Launcher) Launch(ctx context.Context, life runner.Life) (drive.Process, error) {
+	if l.Before != nil {
+		if err := l.Before(ctx, life); err != nil {
+			return nil, err
+		}
+	}
+	p := &Process{life: life, launcher: l, orders: make(chan ask, 64), replies: make(chan reply, 64), broken: make(chan error, 1),
+		gone: make(chan struct{}), done: make(chan struct{})}
+	w := &Worker{ID: life.Worker, Sum: &l.Sum, Gone: p.gone, Died: p.Die}
+	if l.Fault != nil {
+		w.Fault = func(o runner.Order) Fault { return l.Fault(p, o) }
+	}
+	l.mu.Lock()
+	l.all = append(l.all, p)
+	l.mu.Unlock()
+	go p.run(w) // ends with the process; done says so
+	return p, nil
+}
+
+func (l *Launcher) gate(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.warming += n
+	l.most = max(l.most, l.warming)
+}
+
+// MostWarming says how many lives warmed up at once, at the most.
+func (l *Launcher) MostWarming() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.most
+}
+
+// All gives every process that was started, in order.
+func (l *Launcher) All() []*Process {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]*Process(nil), l.all...)
+}

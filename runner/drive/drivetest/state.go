@@ -1,0 +1,108 @@
+package drivetest
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/image"
+)
+
+// image writes the state as a safetensors file of just the size.
+func (w *Worker) image(o runner.Image, f *os.File) []runner.Reply {
+	if o.Step != w.at {
+		return stale("image")
+	}
+	r := runner.Saved{Step: o.Step, Written: o.Write, Parameters: w.state, BusyUS: 1}
+	if !o.Write {
+		return one(r)
+	}
+	b, err := w.file(int(o.NBytes))
+	if err == nil {
+		_, err = f.WriteAt(b, 0)
+	}
+	if err != nil {
+		return one(runner.Failed{Kind: runner.Internal, Message: err.Error()})
+	}
+	r.Image = sha256.Sum256(b)
+	return one(r)
+}
+
+// file lays the state out.
+func (w *Worker) file(size int) ([]byte, error) {
+	const header = 1024
+	n := size - 8 - header
+	text, err := json.Marshal(map[string]any{
+		"__metadata__": map[string]string{"format": image.Format, "step": strconv.FormatUint(uint64(w.at), 10),
+			"chain": hex.EncodeToString(w.chain[:]), "parameters": hex.EncodeToString(w.state[:])},
+		"state": map[string]any{"dtype": "U8", "shape": []int{n}, "data_offsets": []int{0, n}},
+	})
+	if err != nil || len(text) > header {
+		return nil, fmt.Errorf("lay out image: %d bytes of header: %w", len(text), err)
+	}
+	b := binary.LittleEndian.AppendUint64(nil, header)
+	b = append(b, text...)
+	b = append(b, bytes.Repeat([]byte{' '}, header-len(text))...)
+	data := make([]byte, n)
+	copy(data, w.state[:])
+	return append(b, data...), nil
+}
+
+// load takes the state from an image, which may be a checkpoint's file.
+func (w *Worker) load(o runner.Load, f *os.File) []runner.Reply {
+	h, err := image.ReadHeader(f, o.NBytes)
+	if err == nil {
+		_, err = f.ReadAt(w.state[:], int64(8+1024))
+	}
+	if err != nil || h.Step != o.Step || h.Parameters != w.state {
+		return one(runner.Failed{Kind: runner.Invalid, Message: fmt.Sprintf("the image is of step %d, state %x: %v", h.Step, w.state[:4], err)})
+	}
+	w.at, w.chain = h.Step, h.Chain
+	return one(runner.Loaded{Step: h.Step, Chain: h.Chain, Parameters: h.Parameters})
+}
+
+// Sum is where the ranks of a communicator wait for each other: a rank that
+// died leaves the others waiting until they are aborted, as a real one does.
+type Sum struct {
+	mu    sync.Mutex
+	sums  map[string]*sum
+	round map[runner.Communicator]int
+}
+
+type sum struct {
+	there uint32
+	whole chan struct{}
+}
+
+// wait gives false where it was broken off.
+func (s *Sum) wait(c runner.Communicator, world uint32, aborted, gone <-chan struct{}) bool {
+	s.mu.Lock()
+	if s.sums == nil {
+		s.sums, s.round = map[string]*sum{}, map[runner.Communicator]int{}
+	}
+	key := fmt.Sprint(c, " ", s.round[c])
+	x := s.sums[key]
+	if x == nil {
+		x = &sum{whole: make(chan struct{})}
+		s.sums[key] = x
+	}
+	if x.there++; x.there == world {
+		s.round[c]++
+		close(x.whole)
+	}
+	s.mu.Unlock()
+	select {
+	case <-x.whole:
+		return true
+	case <-aborted:
+	case <-gone:
+	}
+	return false
+}

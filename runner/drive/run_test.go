@@ -1,0 +1,82 @@
+package drive_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/image"
+)
+
+func TestWholeRun(t *testing.T) {
+	bubble(t, "undisturbed", func(t *testing.T, r *rig) {
+		f, v := r.run()
+		r.wholeRun(f, v)
+		if v.Lineage != 1 || len(v.Failures) != 0 || len(v.Worse) != 0 || len(v.Degraded) != 0 {
+			t.Errorf("lineage %d, failures %v, worse %v, degraded %v", v.Lineage, v.Failures, v.Worse, v.Degraded)
+		}
+		all, err := image.List(r.dir)
+		if err != nil || len(all) < 2 {
+			t.Fatalf("checkpoints %v: %v", all, err)
+		}
+		for _, c := range all {
+			if _, err := image.Verify(c.Path); err != nil {
+				t.Error(err)
+			}
+		}
+		if last := all[len(all)-1]; last.Facts.Step != 6 {
+			t.Errorf("the last checkpoint is of step %d", last.Facts.Step)
+		}
+		what := map[string]int{}
+		for _, e := range v.Evaluations {
+			what[e.What]++
+		}
+		if what["loss"] != 4 || what["decode"] != 2 || what["plain"] != 1 {
+			t.Errorf("evaluations %v", what)
+		}
+		if n := len(r.launcher.All()); n != 3 {
+			t.Errorf("%d lives", n)
+		}
+	})
+}
+
+func TestResumeIsAsIfUndisturbed(t *testing.T) {
+	var whole runner.Chain
+	bubble(t, "in one go", func(t *testing.T, r *rig) {
+		f, v := r.run()
+		r.wholeRun(f, v)
+		whole = v.Chain
+	})
+	bubble(t, "stopped and resumed", func(t *testing.T, r *rig) {
+		r.config.Core.Steps = 3
+		if f, v := r.run(); f.Code != runner.ExitDone || v.Step != 3 {
+			t.Fatalf("finish %+v at step %d", f, v.Step)
+		}
+		r.config.Core.Steps = 6
+		f, v := r.run()
+		r.wholeRun(f, v)
+		if v.Lineage != 2 || v.Chain != whole {
+			t.Errorf("lineage %d; chain %x, undisturbed %x", v.Lineage, v.Chain[:4], whole[:4])
+		}
+	})
+	bubble(t, "every checkpoint is bad", func(t *testing.T, r *rig) {
+		r.config.Core.Steps = 3
+		r.run()
+		all, err := filepath.Glob(filepath.Join(r.dir, "step-*", image.ImageFile))
+		if err != nil || len(all) == 0 {
+			t.Fatal(all, err)
+		}
+		for _, name := range all {
+			if err := os.Truncate(name, 100); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.config.Core.Steps = 6
+		f, v := r.run()
+		r.wholeRun(f, v)
+		if r.event("checkpoint is bad") == nil {
+			t.Error("nothing tells of the bad checkpoint")
+		}
+	})
+}
