@@ -23,8 +23,9 @@ type history struct {
 
 // tally is what one committed step counts for.
 type tally struct {
-	step                  runner.Step
-	rows, samples, tokens uint64
+	step                   runner.Step
+	rows, samples, tokens  uint64
+	numerator, denominator float64 // of its loss
 }
 
 func newHistory() *history {
@@ -49,7 +50,7 @@ func (h *history) take(r runner.Record) {
 	case runner.CommitRecord:
 		v.Lineage = max(v.Lineage, r.Lineage)
 		v.Committed = r.Step
-		h.committed = append(h.committed, tallyOf(r.Step, h.plans[r.Step].Rows))
+		h.committed = append(h.committed, tallyOf(r, h.plans[r.Step].Rows))
 	case runner.RestoreRecord:
 		v.Lineage = max(v.Lineage, r.Lineage)
 		h.rewind(r.Step)
@@ -69,8 +70,11 @@ func (h *history) rewind(s runner.Step) {
 	h.resume.Evaluations = slices.DeleteFunc(h.resume.Evaluations, func(e runner.EvaluationRecord) bool { return e.Step > s })
 }
 
-func tallyOf(step runner.Step, plans []runner.RowPlan) tally {
-	t := tally{step: step, rows: uint64(len(plans))}
+func tallyOf(r runner.CommitRecord, plans []runner.RowPlan) tally {
+	t := tally{step: r.Step, rows: uint64(len(plans))}
+	for _, row := range r.Rows {
+		t.numerator, t.denominator = t.numerator+row.Numerator, t.denominator+row.Denominator
+	}
 	for _, p := range plans {
 		t.samples += uint64(len(p.Pieces))
 		for _, c := range p.Pieces {
@@ -96,6 +100,12 @@ func (h *history) end(there func(runner.CheckpointRecord) bool) *core.Resume {
 	slices.SortFunc(v.Plans, func(a, b runner.PlanRecord) int { return int(int64(a.Plan.Step) - int64(b.Plan.Step)) })
 	for _, t := range h.committed {
 		v.Rows, v.Samples, v.Tokens = v.Rows+t.rows, v.Samples+t.samples, v.Tokens+t.tokens
+		if t.denominator == 0 {
+			continue // every place was weightless
+		}
+		if v.LossLast = t.numerator / t.denominator; !v.Trained {
+			v.Trained, v.LossFirst = true, v.LossLast
+		}
 	}
 	v.Skipped = uint64(len(h.skipped))
 	return v
