@@ -25,7 +25,7 @@ from dflash_runner import host
 from dflash_runner.certificate import Certificate, Progress
 from dflash_runner.config import Configuration
 from dflash_runner.image import tensors_digest
-from dflash_runner.watch import AttentionCalls, Watch, graphs
+from dflash_runner.watch import AttentionCalls, Watch, cache_counts, graphs
 
 PASSES = 2
 CACHE_NONE = "none"  # nothing is compiled under sdpa, so there is no cache to be cold or warm
@@ -132,7 +132,7 @@ def warm_up(
     saved = {name: tensor.detach().clone() for name, tensor in subject.state().items()}
     generators = _generators()
     before = _digest(subject)
-    graphs_before, cache_before = graphs(), _cache_counts()
+    graphs_before, cache_before = graphs(), cache_counts()
     with AttentionCalls() as attention:
         first = _run_pass(subject, configuration, watch, progress, phase="first_pass")
     clock.lap("first_pass")
@@ -147,7 +147,7 @@ def warm_up(
     _restore(subject, saved, generators)
     after = _digest(subject)
     watch.seal()
-    hits, misses = (now - then for now, then in zip(_cache_counts(), cache_before, strict=True))
+    hits, misses = (now - then for now, then in zip(cache_counts(), cache_before, strict=True))
     seconds = {**clock.seconds, "total": sum(clock.seconds.values())}
     ran = first.ran + second.ran
     return Certificate(
@@ -245,11 +245,3 @@ def _digest(subject: Subject) -> bytes:
     python = torch.frombuffer(bytearray(repr(random.getstate()).encode()), dtype=torch.uint8)
     generators = {"rng.torch": torch.get_rng_state(), "rng.python": python}
     return tensors_digest({**subject.state(), **generators})
-
-
-def _cache_counts() -> tuple[int, int]:
-    """Hits and misses of the compiler's cache so far."""
-    from torch._dynamo.utils import counters
-
-    inductor = counters["inductor"]
-    return int(inductor["fxgraph_cache_hit"]), int(inductor["fxgraph_cache_miss"])

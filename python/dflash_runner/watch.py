@@ -7,30 +7,48 @@ backward: the slow path that torch takes without a word (reference/compile.md 4.
 from __future__ import annotations
 
 import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
-import torch._dynamo.callback
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from dflash_runner.errors import Kind, WorkerError
 
 _FLEX = "torch._higher_order_ops.flex_attention"
+_COMPILER = "torch._dynamo"  # nothing compiles before it is imported, which takes seconds
 
 
 class Watch:
-    """Counts compiles and dense calls of this process from now on; `seal` makes them errors."""
+    """Counts compiles and dense calls of this process from now on; `seal` makes them errors.
+
+    The compiler and the flex operator are not imported for it: where they are not there yet, they
+    are watched from the moment they are, before anybody can use them.
+    """
 
     def __init__(self) -> None:
         """Install the counters; once in a process."""
         self.compiles = 0
         self.dense_calls = 0
         self._sealed: tuple[int, int] | None = None
-        torch._dynamo.callback.on_compile_start(self._on_compile)  # noqa: SLF001
-        flex = importlib.import_module(_FLEX)  # the attribute of that name is the operator
+        when_imported(_COMPILER, self._watch_compiler)
+        when_imported(_FLEX, self._watch_flex)
+
+    def _watch_compiler(self, compiler: ModuleType) -> None:
+        """Count compile starts; refuse them outright where the watch is sealed."""
+        compiler.callback.on_compile_start(self._on_compile)
+        if self._sealed is not None:
+            torch.compiler.set_stance("fail_on_recompile")
+
+    def _watch_flex(self, flex: ModuleType) -> None:
+        """Count and refuse the dense implementation, forward and backward."""
         flex._math_attention_inner = self._wrap(flex._math_attention_inner)  # noqa: SLF001
 
     def seal(self) -> None:
@@ -39,7 +57,8 @@ class Watch:
         Source: reference/compile.md 4.3 and 9.
         """
         self._sealed = (self.compiles, self.dense_calls)
-        torch.compiler.set_stance("fail_on_recompile")
+        if _COMPILER in sys.modules:
+            torch.compiler.set_stance("fail_on_recompile")
 
     def check(self) -> None:
         """Refuse to go on after a violation.
@@ -92,8 +111,64 @@ class AttentionCalls(TorchFunctionMode):
 def graphs() -> int:
     """Graphs that this process has compiled so far.
 
-    Source: reference/compile.md 4.3.5.
+    Source: `torch._dynamo.utils.counters`, which counts from the compiler's import on.
     """
+    if _COMPILER not in sys.modules:
+        return 0
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
+
+
+def cache_counts() -> tuple[int, int]:
+    """Hits and misses of the compiler's cache so far.
+
+    Source: `torch._dynamo.utils.counters`.
+    """
+    if _COMPILER not in sys.modules:
+        return 0, 0
+    from torch._dynamo.utils import counters
+
+    inductor = counters["inductor"]
+    return int(inductor["fxgraph_cache_hit"]), int(inductor["fxgraph_cache_miss"])
+
+
+def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
+    """Call `then` with a module: now where it is imported, else when its import ends.
+
+    Args:
+        name: the module's whole name.
+        then: called once, on the importing thread, before the import statement returns.
+    """
+    module = sys.modules.get(name)
+    if module is not None:
+        then(module)
+    else:
+        sys.meta_path.insert(0, _Finder(name, then))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module as everybody else would, and is told when it was executed."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._then = then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None  # noqa: ARG002
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module's own spec with a loader that calls back; None for any other module."""
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        execute, then = spec.loader.exec_module, self._then
+
+        def execute_and_tell(module: ModuleType) -> None:
+            execute(module)
+            then(module)
+
+        spec.loader.exec_module = execute_and_tell  # type: ignore[method-assign]
+        return spec
