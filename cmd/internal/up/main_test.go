@@ -1,0 +1,50 @@
+package up
+
+import (
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/dflash-runner/dflash-runner/plugins/worker/workertest"
+	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/drive/drivetest"
+	"github.com/dflash-runner/dflash-runner/runner/lane"
+)
+
+// TestMain turns the test's binary into a worker where the launcher started it.
+func TestMain(m *testing.M) {
+	if name := os.Getenv("DFLASH_RUNNER_LIFE"); name != "" {
+		workertest.Main(workertest.Worker{Answer: answer, Lane: serve})
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func answer(cfg *workerv1.Configuration, a *workerv1.Configured) {
+	if cfg.GetRole() == workerv1.Role_ROLE_DRAFTER {
+		start := drivetest.Start()
+		a.ParametersDigest = start[:]
+	}
+}
+
+// serve is the model of a worker; its orders take some time, so that a signal
+// finds it at work.
+func serve(conn *net.UnixConn, cfg *workerv1.Configuration) {
+	w := drivetest.Worker{ID: runner.Worker{Role: runner.Target, Rank: runner.Rank(cfg.GetRank())}, Died: func() { os.Exit(1) }}
+	if cfg.GetRole() == workerv1.Role_ROLE_DRAFTER {
+		w.ID.Role = runner.Drafter
+	}
+	w.Fault = func(o runner.Order) drivetest.Fault {
+		switch o.(type) {
+		case runner.Produce, runner.Train, runner.Commit:
+			time.Sleep(3 * time.Millisecond) // what the model's work costs
+		}
+		return ""
+	}
+	if err := w.Serve(lane.New(conn)); err != nil {
+		os.Exit(1)
+	}
+}
