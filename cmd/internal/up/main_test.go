@@ -37,10 +37,18 @@ func serve(conn *net.UnixConn, cfg *workerv1.Configuration) {
 	if cfg.GetRole() == workerv1.Role_ROLE_DRAFTER {
 		w.ID.Role = runner.Drafter
 	}
+	never := make(chan struct{})
+	w.Gone = never // a worker that hangs is killed
+	trains := 0
 	w.Fault = func(o runner.Order) drivetest.Fault {
 		switch o.(type) {
 		case runner.Produce, runner.Train, runner.Commit:
 			time.Sleep(3 * time.Millisecond) // what the model's work costs
+		}
+		if _, ok := o.(runner.Train); ok && w.ID.String() == "drafter/1" && cfg.GetGeneration() == 1 {
+			if trains++; trains == 5 {
+				return drivetest.Fault(os.Getenv(faultVariable))
+			}
 		}
 		return ""
 	}

@@ -275,3 +275,29 @@ func TestI7_StoppedAndResumed(t *testing.T) {
 		t.Errorf("resumed to image %s, undisturbed %s", resumed, whole)
 	}
 }
+
+// TestFailureTellsWhy: the report of a worker that hung holds its stacks, and
+// that of one that answered with an error holds the error's traceback.
+func TestFailureTellsWhy(t *testing.T) {
+	for fault, want := range map[string]struct {
+		cause runner.Cause
+		line  string
+	}{
+		"hang":   {runner.CauseDeadline, "most recent call first"},
+		"broken": {runner.CauseCUDA, "File model, line 1"},
+	} {
+		t.Run(fault, func(t *testing.T) {
+			t.Setenv(faultVariable, fault)
+			b := newBench(t)
+			f, u := b.run("run", false, nil, "failure.deadlines.order=3s")
+			b.check(f, u)
+			if len(u.last.Failures) != 1 {
+				t.Fatalf("failures %+v", u.last.Failures)
+			}
+			x := u.last.Failures[0]
+			if x.Worker.String() != "drafter/1" || x.Cause != want.cause || x.LastOrder == "" || !strings.Contains(strings.Join(x.Traceback, "\n"), want.line) {
+				t.Errorf("failure %+v", x)
+			}
+		})
+	}
+}
