@@ -60,7 +60,14 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	if err != nil {
 		return core.Finish{}, "", err
 	}
-	loop, err := drive.New(u.driving(plan, l, st, j, u.deciding(s, plan, manifest, resume)))
+	d := u.driving(plan, l, st, j, u.deciding(s, plan, manifest, resume))
+	b := &budget{limit: u.config.Training.StopAfter, stop: func(reason string) { u.stop(false, reason) }}
+	defer b.close()
+	d.Observe = func(e runner.Event) {
+		u.observe(e)
+		b.observe(e)
+	}
+	loop, err := drive.New(d)
 	if err != nil {
 		return core.Finish{}, "", err
 	}
