@@ -1,0 +1,274 @@
+package up
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/journal"
+)
+
+func TestDecide(t *testing.T) {
+	use, next := decision{use: true}, decision{next: true}
+	refused := func(k runner.Kind, word string) decision { return decision{err: &runner.Error{Kind: k, Msg: word}} }
+	for _, c := range []struct {
+		f                found
+		explicit, resume bool
+		want             decision
+	}{
+		{nothing, false, false, use},
+		{nothing, true, false, use},
+		{nothing, false, true, refused(runner.NotFound, "nothing to resume")},
+		{nothing, true, true, refused(runner.NotFound, "nothing to resume")},
+		{live, false, false, refused(runner.Unavailable, "live supervisor")},
+		{live, true, false, refused(runner.Unavailable, "live supervisor")},
+		{live, false, true, refused(runner.Unavailable, "live supervisor")},
+		{live, true, true, refused(runner.Unavailable, "live supervisor")},
+		{unfinished, false, false, refused(runner.Invalid, "unfinished")},
+		{unfinished, true, false, refused(runner.Invalid, "unfinished")},
+		{unfinished, false, true, use},
+		{unfinished, true, true, use},
+		{finished, false, false, next},
+		{finished, true, false, refused(runner.Invalid, "is finished")},
+		{finished, false, true, refused(runner.Invalid, "is finished")},
+		{finished, true, true, refused(runner.Invalid, "is finished")},
+	} {
+		got := decide("a", c.f, intent{c.explicit, c.resume})
+		if got.use != c.want.use || got.next != c.want.next || (got.err == nil) != (c.want.err == nil) {
+			t.Errorf("%v explicit %v resume %v: %+v, want %+v", c.f, c.explicit, c.resume, got, c.want)
+			continue
+		}
+		if e := got.err; e != nil && (e.Kind != c.want.err.Kind || !strings.Contains(e.Msg, c.want.err.Msg) || e.Hint == "") {
+			t.Errorf("%v explicit %v resume %v: error %v, %q, hint %q", c.f, c.explicit, c.resume, e.Kind, e.Msg, e.Hint)
+		}
+	}
+}
+
+func TestValidName(t *testing.T) {
+	for name, want := range map[string]bool{"a": true, "cpu-tiny": true, "A.b_c-9": true, strings.Repeat("x", 64): true,
+		"": false, ".hidden": false, "-x": false, "_x": false, "a/b": false, "..": false, "a b": false, "ä": false, strings.Repeat("x", 65): false} {
+		if got := validName(name); got != want {
+			t.Errorf("%q: %v", name, got)
+		}
+	}
+}
+
+// TestOpenRun: a name is one supervisor's at a time, and a finished run makes way.
+func TestOpenRun(t *testing.T) {
+	root := t.TempDir()
+	d, err := openRun(root, "run", intent{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openRun(root, "run", intent{}); runner.KindOf(err) != runner.Unavailable {
+		t.Errorf("a second supervisor: %v", err)
+	}
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := openRun(root, "run", intent{}) // it died before it trained anything
+	if err != nil || again.path != d.path {
+		t.Fatalf("%v: %v", again, err)
+	}
+	if err := os.WriteFile(again.join("journal", "000001.journal"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again.close()
+	if _, err := openRun(root, "run", intent{}); runner.KindOf(err) != runner.Invalid {
+		t.Errorf("an unfinished run: %v", err)
+	}
+	if err := admin.WriteSummary(d.path, admin.Summary{Name: "run"}); err != nil {
+		t.Fatal(err)
+	}
+	second, err := openRun(root, "run", intent{})
+	if err != nil || second.name != "run-2" || second.path != filepath.Join(root, "run-2") {
+		t.Fatalf("%+v: %v", second, err)
+	}
+	second.close()
+	if _, err := openRun(root, "a/b", intent{}); runner.KindOf(err) != runner.Invalid {
+		t.Errorf("a name with a slash: %v", err)
+	}
+	file := filepath.Join(root, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openRun(file, "run", intent{}); err == nil || runner.HintOf(err) == "" {
+		t.Errorf("a root that is a file: %v", err)
+	}
+}
+
+func TestBoard(t *testing.T) {
+	now := time.Unix(100, 0)
+	b := newBoard(func() time.Time { return now })
+	b.begin("target")
+	b.progress("target", &jobv1.Progress{Done: 1, Total: 4, Figures: map[string]float64{"loss": 2}})
+	now = now.Add(10 * time.Second)
+	all, running := b.picture()
+	s := stage(t, all, "target")
+	if running != "target" || s.Seconds != 10 || s.ETAS == nil || *s.ETAS != 30 || s.Figures["loss"] != 2 {
+		t.Errorf("running %q: %+v", running, s)
+	}
+	b.done("prepare") // was never begun
+	b.done("target")
+	b.reused("environment")
+	b.begin("target") // does not begin again
+	b.begin("train")
+	all, running = b.picture()
+	for name, want := range map[string]string{"target": admin.StageDone, "environment": admin.StageReused, "train": admin.StageRunning, "prepare": admin.StageWaiting} {
+		if got := stage(t, all, name).State; got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	if s := stage(t, all, "train"); running != "train" || s.ETAS != nil {
+		t.Errorf("without progress: %+v", s)
+	}
+	for _, well := range []bool{true, false} {
+		c := newBoard(func() time.Time { return now })
+		c.begin("train")
+		c.end(well)
+		all, running = c.picture()
+		want := map[bool]string{true: admin.StageDone, false: admin.StageFailed}[well]
+		if got := stage(t, all, "train").State; got != want || running != "" || stage(t, all, "export").State != admin.StageSkipped {
+			t.Errorf("ended well %v: train is %s", well, got)
+		}
+	}
+}
+
+func stage(t *testing.T, all []admin.Stage, name string) admin.Stage {
+	for _, s := range all {
+		if s.Name == name {
+			return s
+		}
+	}
+	t.Fatalf("no stage %s", name)
+	return admin.Stage{}
+}
+
+// records is a short history: four steps, the last two undone, then trained again.
+func records() (out []runner.Record) {
+	plan := func(n runner.Step) runner.PlanRecord {
+		return runner.PlanRecord{Plan: runner.StepPlan{Step: n, Epoch: 1, Rows: [][]runner.Row{{runner.Row(n)}}},
+			Rows: []runner.RowPlan{{Row: runner.Row(n), Epoch: 1, Bucket: 64, Pieces: []runner.Piece{{Sample: runner.Sample(2 * n), Tokens: 10}, {Sample: runner.Sample(2*n + 1), Tokens: 5}}}}}
+	}
+	commit := func(n runner.Step, l runner.Lineage) runner.CommitRecord {
+		return runner.CommitRecord{Step: n, Lineage: l, Rows: []runner.RowLoss{{Row: runner.Row(n), Numerator: 8 / float64(n), Denominator: 2}}}
+	}
+	out = append(out, runner.StartRecord{}, runner.ExcludeRecord{Samples: []runner.Sample{0}, Reason: "x"},
+		runner.ArrangeRecord{Epoch: 1, Samples: []runner.Sample{2, 3, 4, 5}})
+	for n := runner.Step(1); n <= 4; n++ {
+		out = append(out, plan(n), commit(n, 1), runner.EvaluationRecord{Step: n, What: "loss"})
+		if n == 2 {
+			out = append(out, runner.CheckpointRecord{Step: 2, Name: "step-2"})
+		}
+	}
+	return append(out, runner.CheckpointRecord{Step: 4, Name: "step-4"}, runner.StartRecord{Lineage: 1},
+		runner.RestoreRecord{Step: 2, Lineage: 2}, commit(3, 2))
+}
+
+// TestHistory: what is resumed from is what the journal's own recovery says,
+// and the checkpoints that are there.
+func TestHistory(t *testing.T) {
+	h, v := newHistory(), journal.Recover{}
+	for i, r := range records() {
+		h.take(r)
+		if err := v.Visit(journal.Entry{Number: uint64(i + 1), Record: r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, want := h.end(func(c runner.CheckpointRecord) bool { return c.Name == "step-2" }), v.State()
+	if got.Lineage != want.Lineage || got.Excluded != want.Excluded || got.Committed != want.Committed || got.Rows != want.Rows ||
+		!reflect.DeepEqual(got.Arranged, want.Arranged) || !reflect.DeepEqual(got.Evaluations, want.Evaluations) || len(got.Plans) != len(want.Plans) {
+		t.Errorf("resumes from %+v, the journal says %+v", got, want)
+	}
+	if len(got.Checkpoints) != 1 || got.Checkpoints[0].Name != "step-2" {
+		t.Errorf("checkpoints %+v", got.Checkpoints)
+	}
+	if got.Committed != 3 || got.Rows != 3 || got.Samples != 6 || got.Tokens != 45 || !got.Trained || got.LossFirst != 4 || got.LossLast != 4.0/3 {
+		t.Errorf("resumes with %+v", got)
+	}
+	if fresh := newHistory(); func() bool { fresh.take(runner.StartRecord{}); return fresh.any }() {
+		t.Error("a start alone is something to resume from")
+	}
+}
+
+func TestEvaluations(t *testing.T) {
+	all := []runner.EvaluationRecord{
+		{Step: 0, What: "plain", Prompts: 4, Tokens: 400, Forwards: 400, BusyUS: 4e6},
+		{Step: 0, What: "decode", Prompts: 4, Tokens: 400, Forwards: 400, BusyUS: 8e6, Lossless: true},
+		{Step: 5, What: "loss", Numerator: 6, Denominator: 3},
+		{Step: 9, What: "decode", Prompts: 4, Tokens: 400, Forwards: 100, BusyUS: 2e6, Lossless: true, Looping: 1, NonLoopingTokens: 300, NonLoopingForwards: 90},
+		{Step: 9, What: "loss", Numerator: 3, Denominator: 3},
+	}
+	var s admin.Summary
+	evaluations(&s, all)
+	for name, c := range map[string]struct {
+		got  *float64
+		want float64
+	}{"before": {s.AcceptanceBefore, 1}, "after": {s.AcceptanceAfter, 4}, "nonlooping": {s.AcceptanceNonlooping, 300.0 / 90}, "share": {s.LoopingShare, 0.25},
+		"plain": {s.PlainTokensPerS, 100}, "decode": {s.DecodeTokensPerS, 200}, "speedup": {s.Speedup, 2}, "loss": {s.HeldoutLoss, 1}} {
+		if c.got == nil || math.Abs(*c.got-c.want) > 1e-12 {
+			t.Errorf("%s: %v, want %g", name, c.got, c.want)
+		}
+	}
+	if s.Lossless == nil || !*s.Lossless || s.Prompts != 4 || s.PromptsNonlooping != 3 {
+		t.Errorf("%+v", s)
+	}
+	all[0].Prompts = 2 // other texts: nothing to compare
+	s = admin.Summary{}
+	evaluations(&s, all)
+	if s.Speedup != nil {
+		t.Errorf("speedup %v over other prompts", *s.Speedup)
+	}
+	s = admin.Summary{}
+	evaluations(&s, nil)
+	if s.AcceptanceBefore != nil || s.AcceptanceAfter != nil || s.Speedup != nil || s.HeldoutLoss != nil || s.Lossless != nil {
+		t.Errorf("of nothing: %+v", s)
+	}
+}
+
+func TestRate(t *testing.T) {
+	var r rate
+	at := time.Unix(1000, 0)
+	r.add(at, 100)
+	if r.perSecond() != nil {
+		t.Error("a rate of one look")
+	}
+	for i := 1; i <= 40; i++ {
+		r.add(at.Add(time.Duration(i)*time.Second), 100+uint64(i)*10)
+	}
+	if v := r.perSecond(); v == nil || *v != 10 || len(r.at) > 20 {
+		t.Errorf("rate %v over %d looks", v, len(r.at))
+	}
+	r.add(at.Add(41*time.Second), 50) // a restore
+	if v := r.perSecond(); v != nil {
+		t.Errorf("rate %v over a restore", *v)
+	}
+}
+
+func TestWeightConstant(t *testing.T) {
+	if got := weightConstant(4, 10, 2, 4); got != 40 { // one place, of weight 1
+		t.Errorf("block of 2: %g", got)
+	}
+	want := 2 * 3 * (1 + math.Exp(-0.25) + math.Exp(-0.5))
+	if got := weightConstant(2, 3, 4, 4); math.Abs(got-want) > 1e-12 {
+		t.Errorf("block of 4: %g, want %g", got, want)
+	}
+}
+
+func TestPeakOf(t *testing.T) {
+	for text, want := range map[string]uint64{"Name:\tx\nVmHWM:\t   12345 kB\nVmRSS:\t 1 kB\n": 12345 << 10, "VmRSS: 5 kB\n": 0, "": 0} {
+		if got := peakOf(text); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+	if peak() == 0 {
+		t.Error("this process has no peak")
+	}
+}
