@@ -11,6 +11,7 @@ import (
 type publishing struct {
 	image  ImageID // 0: none
 	failed runner.Step
+	asked  runner.Step // somebody wants one of this step, or of the next that can be had; 0: nobody
 }
 
 // checkpointDue reports whether the state at step n must be published.
@@ -18,7 +19,21 @@ func (c *Core) checkpointDue(n runner.Step) bool {
 	if n == 0 || c.publish.failed == n || c.onDisk(n) {
 		return false
 	}
-	return every(n, c.cfg.Checkpoint) || c.over(n+1) || c.end.on && !c.end.quick
+	return every(n, c.cfg.Checkpoint) || c.requested(n) || c.over(n+1) || c.end.on && !c.end.quick
+}
+
+// requested reports whether the state at step n answers a request that no
+// image on its way to the disk answers.
+func (c *Core) requested(n runner.Step) bool {
+	if c.publish.asked == 0 || n < c.publish.asked {
+		return false
+	}
+	for i := range c.images {
+		if im := &c.images[i]; im.publish && im.step >= c.publish.asked && im.step != n {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *Core) onDisk(n runner.Step) bool {
@@ -58,6 +73,9 @@ func (c *Core) published(in Published) {
 		return
 	}
 	c.publish.image = 0
+	if im.step >= c.publish.asked {
+		c.publish.asked = 0
+	}
 	best := im.best
 	im.publish, im.best = false, false
 	if in.Err != nil {

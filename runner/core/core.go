@@ -147,6 +147,8 @@ func (c *Core) take(in Input) {
 		c.assigned(in)
 	case Published:
 		c.published(in)
+	case CheckpointRequested:
+		c.publish.asked = c.decided + 1
 	case StopRequested:
 		c.stopRequested(in)
 	case Tick:

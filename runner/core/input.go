@@ -102,6 +102,8 @@ type (
 	// Tick says that the time named by the last Wake has come. More of them do
 	// no harm.
 	Tick struct{}
+	// CheckpointRequested asks for a checkpoint of the step decided next.
+	CheckpointRequested struct{}
 	// StopRequested is a signal or `down`. Quick: end now, save nothing more.
 	StopRequested struct {
 		Quick  bool
@@ -109,21 +111,22 @@ type (
 	}
 )
 
-func (Begin) input()         {}
-func (Launched) input()      {}
-func (Certified) input()     {}
-func (Unfit) input()         {}
-func (LaneClosed) input()    {}
-func (Exited) input()        {}
-func (Replied) input()       {}
-func (ArenaMade) input()     {}
-func (ArenaFailed) input()   {}
-func (ImageMade) input()     {}
-func (ImageFailed) input()   {}
-func (Durable) input()       {}
-func (JournalFailed) input() {}
-func (Arranged) input()      {}
-func (Assigned) input()      {}
-func (Published) input()     {}
-func (Tick) input()          {}
-func (StopRequested) input() {}
+func (Begin) input()               {}
+func (Launched) input()            {}
+func (Certified) input()           {}
+func (Unfit) input()               {}
+func (LaneClosed) input()          {}
+func (Exited) input()              {}
+func (Replied) input()             {}
+func (ArenaMade) input()           {}
+func (ArenaFailed) input()         {}
+func (ImageMade) input()           {}
+func (ImageFailed) input()         {}
+func (Durable) input()             {}
+func (JournalFailed) input()       {}
+func (Arranged) input()            {}
+func (Assigned) input()            {}
+func (Published) input()           {}
+func (Tick) input()                {}
+func (CheckpointRequested) input() {}
+func (StopRequested) input()       {}

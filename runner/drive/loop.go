@@ -139,6 +139,9 @@ func (l *Loop) Stop(quick bool, reason string) {
 	l.inbox.post(core.StopRequested{Quick: quick, Reason: reason})
 }
 
+// Checkpoint asks for a checkpoint of the step decided next. From any goroutine.
+func (l *Loop) Checkpoint() { l.inbox.post(core.CheckpointRequested{}) }
+
 // View gives a picture of the run at one moment, the last one once it is over;
 // ok is false when ctx ended first. From any goroutine.
 func (l *Loop) View(ctx context.Context) (v View, ok bool) {

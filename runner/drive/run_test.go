@@ -3,9 +3,12 @@ package drive_test
 import (
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/image"
 )
 
@@ -37,6 +40,42 @@ func TestWholeRun(t *testing.T) {
 		}
 		if n := len(r.launcher.All()); n != 3 {
 			t.Errorf("%d lives", n)
+		}
+	})
+}
+
+func TestCheckpointOnRequest(t *testing.T) {
+	bubble(t, "once", func(t *testing.T, r *rig) {
+		r.config.Core.Checkpoint, r.config.Core.KeepLast, r.config.Core.Evaluation = 0, 5, core.Evaluation{}
+		var first sync.Once
+		r.seen = func(l *drive.Loop, e runner.Event) {
+			if e.Step == 2 {
+				first.Do(l.Checkpoint)
+			}
+		}
+		f, v := r.run()
+		r.wholeRun(f, v)
+		if len(v.Checkpoints) != 2 || v.Checkpoints[0].Step < 3 || v.Checkpoints[0].Step > 4 {
+			t.Errorf("asked at step 2, the checkpoints are %+v", v.Checkpoints)
+		}
+	})
+	bubble(t, "where no image can be made", func(t *testing.T, r *rig) {
+		r.config.Core.Checkpoint, r.config.Core.ImageEvery, r.config.Core.KeepLast, r.config.Core.Evaluation = 0, 6, 5, core.Evaluation{}
+		var first sync.Once
+		r.memory.RefuseImage = func() (err error) {
+			first.Do(func() { err = runner.Errorf(runner.Exhausted, "no room") })
+			return err
+		}
+		var asked sync.Once
+		r.seen = func(l *drive.Loop, e runner.Event) {
+			if e.Step == 2 {
+				asked.Do(l.Checkpoint)
+			}
+		}
+		f, v := r.run()
+		r.wholeRun(f, v)
+		if len(v.Checkpoints) != 2 || v.Checkpoints[0].Step < 4 || v.Checkpoints[0].Step > 5 {
+			t.Errorf("asked at step 2, refused memory once, the checkpoints are %+v", v.Checkpoints)
 		}
 	})
 }

@@ -39,14 +39,15 @@ func (u *up) Stop(mode admin.Mode) error {
 	return nil
 }
 
-// Checkpoint asks for a checkpoint. See admin.Source.
+// Checkpoint asks for a checkpoint of the next step. See admin.Source.
 func (u *up) Checkpoint() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.loop == nil || u.ended != nil {
 		return runner.Errorf(runner.Unavailable, "make checkpoint: the run does not train now")
 	}
-	return runner.Errorf(runner.Unavailable, "make checkpoint: not while training yet")
+	u.loop.Checkpoint()
+	return nil
 }
 
 // Events streams events.jsonl. See admin.Source.
