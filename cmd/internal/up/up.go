@@ -96,6 +96,9 @@ func Run(ctx context.Context, o Options) int {
 	if err != nil {
 		return say(o.Stderr, err, runner.ExitUsage)
 	}
+	if err := absolute(c); err != nil {
+		return say(o.Stderr, err, codeOf(err))
+	}
 	name := c.Run.Name
 	if o.Name != "" {
 		name = o.Name
