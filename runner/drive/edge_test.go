@@ -14,6 +14,7 @@ import (
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/drive/drivetest"
 	"github.com/dflash-runner/dflash-runner/runner/image"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
 )
@@ -253,7 +254,11 @@ func TestAssign(t *testing.T) {
 			r.config.Core.Workers = slices.Insert(r.config.Core.Workers, 1, r.config.Core.Workers[0])
 			r.config.Core.Workers[1].Worker = second
 			fixed := drive.Fixed{Seed: 3, Samples: samplesBut7(), Draws: 1}
-			r.config.Scheduler = odd{arrange: fixed.Arrange, assign: c.assign}
+			slow := func(ctx context.Context, epoch uint32, count, left int) ([]runner.Sample, error) {
+				time.Sleep(1500 * time.Millisecond) // of the bubble: both targets are ready when the first rows are planned
+				return fixed.Arrange(ctx, epoch, count, left)
+			}
+			r.config.Scheduler = odd{arrange: slow, assign: c.assign}
 			f, v := r.run()
 			r.wholeRun(f, v)
 			if (v.Worse["scheduler"] != "") != c.refused {
@@ -273,6 +278,19 @@ func samplesBut7() (all []runner.Sample) {
 		}
 	}
 	return all
+}
+
+// TestI9_FloodIsBounded: a worker that answers without end is killed, and what
+// it sent beyond what the loop takes stays in its lane.
+func TestI9_FloodIsBounded(t *testing.T) {
+	bubble(t, "replies", func(t *testing.T, r *rig) {
+		r.atStep(2, (*drivetest.Process).Flood, drafter1)
+		f, v := r.run()
+		r.wholeRun(f, v)
+		if len(v.Failures) != 1 || v.Failures[0].Cause != runner.CauseProtocol {
+			t.Errorf("failures %+v", v.Failures)
+		}
+	})
 }
 
 // TestSchedulerGoneAtResume: the built-in goes on from another's order without

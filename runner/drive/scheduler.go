@@ -3,6 +3,7 @@ package drive
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
@@ -38,22 +39,27 @@ func (Fixed) Assign(_ context.Context, _ runner.RowPlan, free []runner.Worker) (
 }
 
 // guard judges a scheduler's answers before the core sees them, and answers
-// with the built-in's where they are late or wrong.
+// with the built-in's where they are late or wrong. It keeps one number a
+// sample: a run may have many millions.
 type guard struct {
 	scheduler Scheduler
 	builtin   Scheduler
 	own       bool // the scheduler is the built-in
 	draws     uint32
-	plannable map[runner.Sample]bool
-	given     map[uint32]map[runner.Sample]uint32 // epoch, sample: how often it was arranged
+	total     int                 // draws of an epoch
+	plannable []bool              // by sample
+	given     map[uint32][]uint32 // by epoch and sample: how often it was arranged
 	refused   int
 }
 
 func newGuard(c Config, arranged []runner.ArrangeRecord) *guard {
 	g := &guard{scheduler: c.Scheduler, builtin: c.Builtin, own: c.Scheduler == nil, draws: c.Draws,
-		plannable: make(map[runner.Sample]bool, len(c.Plannable)), given: map[uint32]map[runner.Sample]uint32{}}
+		total: len(c.Plannable) * int(c.Draws), given: map[uint32][]uint32{}}
 	if g.own {
 		g.scheduler = c.Builtin
+	}
+	if len(c.Plannable) > 0 {
+		g.plannable = make([]bool, slices.Max(c.Plannable)+1)
 	}
 	for _, s := range c.Plannable {
 		g.plannable[s] = true
@@ -64,11 +70,13 @@ func newGuard(c Config, arranged []runner.ArrangeRecord) *guard {
 	return g
 }
 
+func (g *guard) known(s runner.Sample) bool { return int(s) < len(g.plannable) && g.plannable[s] }
+
 // took notes what was arranged. Only the newest two epochs are remembered.
 func (g *guard) took(epoch uint32, samples []runner.Sample) {
 	seen := g.given[epoch]
 	if seen == nil {
-		seen = make(map[runner.Sample]uint32, len(g.plannable))
+		seen = make([]uint32, len(g.plannable))
 		g.given[epoch] = seen
 		for old := range g.given {
 			if old+1 < epoch {
@@ -77,8 +85,18 @@ func (g *guard) took(epoch uint32, samples []runner.Sample) {
 		}
 	}
 	for _, s := range samples {
-		seen[s]++
+		if g.known(s) {
+			seen[s]++
+		}
 	}
+}
+
+// had says how often a sample was arranged in an epoch.
+func (g *guard) had(epoch uint32, s runner.Sample) uint32 {
+	if seen := g.given[epoch]; seen != nil {
+		return seen[s]
+	}
+	return 0
 }
 
 // judge says what is wrong with an arrangement, or nothing.
@@ -90,9 +108,9 @@ func (g *guard) judge(epoch uint32, count, left int, samples []runner.Sample) er
 	for i, s := range samples {
 		fresh[s]++
 		switch {
-		case !g.plannable[s]:
+		case !g.known(s):
 			return fmt.Errorf("epoch %d place %d: sample %d is not in the index or cannot be planned", epoch, i, s)
-		case g.given[epoch][s]+fresh[s] > g.draws:
+		case g.had(epoch, s)+fresh[s] > g.draws:
 			return fmt.Errorf("epoch %d place %d: sample %d was arranged before", epoch, i, s)
 		}
 	}
@@ -102,15 +120,14 @@ func (g *guard) judge(epoch uint32, count, left int, samples []runner.Sample) er
 // complete replaces a bad arrangement: the samples of the epoch that were not
 // given yet, in the built-in's order. It is right whatever was arranged before.
 func (g *guard) complete(ctx context.Context, epoch uint32, count int) ([]runner.Sample, error) {
-	total := len(g.plannable) * int(g.draws)
-	order, err := g.builtin.Arrange(ctx, epoch, total, total)
+	order, err := g.builtin.Arrange(ctx, epoch, g.total, g.total)
 	if err != nil {
 		return nil, err
 	}
-	had := map[runner.Sample]uint32{}
+	passed := make([]uint32, len(g.plannable))
 	var out []runner.Sample
 	for _, s := range order {
-		if had[s]++; had[s] > g.given[epoch][s] && len(out) < count {
+		if passed[s]++; passed[s] > g.had(epoch, s) && len(out) < count {
 			out = append(out, s)
 		}
 	}

@@ -118,7 +118,7 @@ func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *co
 			Heldout: uint32(c.Evaluate.HeldoutSamples), HeldoutChunk: heldoutChunk, Prompts: uint32(c.Evaluate.Prompts), PromptChunk: promptChunk, PromptsAtStart: promptsAtStart,
 			NewTokens: uint32(c.Evaluate.NewTokens), DecodeEvery: runner.Step(c.Evaluate.EverySteps)},
 		Restart: core.Restart{Budget: c.Failure.Restarts, Decay: c.Failure.Decay.D(), Base: c.Failure.BackoffMin.D(), Cap: c.Failure.BackoffMax.D()},
-		Deadlines: core.Deadlines{Launch: c.Failure.Deadlines.Launch.D() + c.Failure.Deadlines.Configure.D(), WarmUp: c.WarmUp.Deadline.D() + warmUpSlack,
+		Deadlines: core.Deadlines{Launch: 2*c.Failure.Deadlines.Launch.D() + c.Failure.Deadlines.Configure.D() + warmUpSlack, WarmUp: c.WarmUp.Deadline.D() + warmUpSlack,
 			Order: c.Failure.Deadlines.Order.D(), Step: c.Failure.Deadlines.Order.D(), Abort: c.Failure.Deadlines.Order.D(), Image: c.Failure.Deadlines.Order.D(),
 			Evaluate: c.Failure.Deadlines.Order.D(), Drain: c.Failure.Deadlines.Drain.D(), Stop: 2 * c.Failure.Deadlines.Order.D()},
 	}
@@ -136,7 +136,7 @@ const (
 	promptChunk  = 4
 	// The untrained drafter gains one token a forward on any prompt.
 	promptsAtStart = 8
-	warmUpSlack    = 30 * time.Second
+	warmUpSlack    = 30 * time.Second // also of the launch
 )
 
 // driving joins everything into a loop's configuration.

@@ -30,6 +30,7 @@ type Process struct {
 	failure *runner.Failure
 	frozen  time.Time
 	kills   int
+	flood   bool
 }
 
 type reply struct {
@@ -101,6 +102,14 @@ func (p *Process) Send(seq uint64, o runner.Order, f *os.File) error {
 
 // Receive gives replies, also those from before a death.
 func (p *Process) Receive() (uint64, runner.Reply, error) {
+	if p.flooding() {
+		select {
+		case <-p.gone:
+			return 0, nil, io.EOF
+		default:
+			return 1 << 40, runner.Pulled{Row: 1}, nil
+		}
+	}
 	select {
 	case r := <-p.replies:
 		return r.seq, r.r, nil
@@ -118,6 +127,19 @@ func (p *Process) Receive() (uint64, runner.Reply, error) {
 
 // BreakLane has the loop find a frame that breaks the rules.
 func (p *Process) BreakLane() { p.broken <- runner.Errorf(runner.Invalid, "decode reply: garbage") }
+
+// Flood has it answer an order that it was not given, without end.
+func (p *Process) Flood() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.flood = true
+}
+
+func (p *Process) flooding() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.flood
+}
 
 // CloseLane does nothing: the lane ends with the process.
 func (p *Process) CloseLane() {}
