@@ -115,3 +115,15 @@ func TestI10_VotesThatAreNeverFiniteEndTheRun(t *testing.T) {
 		t.Errorf("%d rows of rank 1, whose loss was highest, were skipped, want 3", n)
 	}
 }
+
+// A run whose every row is skipped has trained nothing, however many steps were
+// decided without a row.
+func TestEveryRowSkippedIsHopeless(t *testing.T) {
+	for steps, reason := range map[int]string{2: "nothing was trained", 6: "3 votes running were not finite"} {
+		s := setup{targets: 1, drafters: 2, micros: 1, steps: steps, slots: 2, budget: 9, poison: []runner.Sample{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}
+		x := stage(t, s, func(w *world) bool { return w.finished != nil })
+		if f := x.over(); f.Code != runner.ExitHopeless || !strings.Contains(f.Reason, reason) {
+			t.Errorf("%d steps: finished with %+v, want code 93 for %q", steps, f, reason)
+		}
+	}
+}

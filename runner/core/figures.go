@@ -76,8 +76,8 @@ func (f *figures) commit(rec runner.CommitRecord, p *plan) {
 	t := stepTally{rec.Step, tallyOf(p.Rows)}
 	f.steps = append(f.steps, t)
 	f.total.add(t.tally)
-	f.notFinite = 0
-	if loss, ok := lossOf(rec.Rows); ok {
+	if loss, ok := lossOf(rec.Rows); ok { // else every row of the step was skipped
+		f.notFinite = 0
 		if f.lossLast = loss; !f.trained {
 			f.lossFirst, f.trained = loss, true
 		}

@@ -204,6 +204,11 @@ func resumeOf(rs []runner.Record, disk []picture) *Resume {
 			r.Evaluations = append(r.Evaluations, rec)
 		}
 	}
+	for _, p := range r.Plans {
+		if p.Plan.Step <= r.Committed {
+			r.Rows += uint64(len(p.Rows))
+		}
+	}
 	for _, d := range disk {
 		r.Checkpoints = append(r.Checkpoints, runner.CheckpointRecord{Step: d.step, Name: nameOf(d.step), Chain: d.chain, Image: digest("image" + d.value)})
 	}

@@ -127,6 +127,10 @@ func (c *Core) completed() bool {
 		c.finish(runner.ExitHopeless, "nothing was trained: no step could be planned", false)
 		return true
 	}
+	if c.figures.total.rows == 0 {
+		c.finish(runner.ExitHopeless, "nothing was trained: every row was skipped", false)
+		return true
+	}
 	if im := c.imageOf(c.decided); im != nil && im.state == valid {
 		c.finish(runner.ExitDone, "all steps are trained", false)
 		return true
