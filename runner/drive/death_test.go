@@ -68,6 +68,7 @@ func TestDeaths(t *testing.T) {
 		spoil func(r *rig)
 		cause runner.Cause // of each failure
 		least int          // failures
+		word  string       // of each failure's message
 	}{
 		{"at the launch", func(r *rig) {
 			r.launcher.Before = func(_ context.Context, l runner.Life) error {
@@ -76,7 +77,7 @@ func TestDeaths(t *testing.T) {
 				}
 				return nil
 			}
-		}, runner.CauseLaunch, 1},
+		}, runner.CauseLaunch, 1, "no such interpreter"},
 		{"a launch that hangs", func(r *rig) {
 			r.launcher.Before = func(ctx context.Context, l runner.Life) error {
 				if l == (runner.Life{Worker: target, Generation: 1}) {
@@ -85,7 +86,7 @@ func TestDeaths(t *testing.T) {
 				}
 				return nil
 			}
-		}, runner.CauseDeadline, 1},
+		}, runner.CauseDeadline, 1, "not configured"},
 		{"a certificate that is refused", func(r *rig) {
 			r.launcher.WarmUp = func(_ context.Context, p *drivetest.Process) error {
 				if p.Life().Generation == 1 && p.Life().Worker == drafter0 {
@@ -93,7 +94,7 @@ func TestDeaths(t *testing.T) {
 				}
 				return nil
 			}
-		}, runner.CauseCert, 1},
+		}, runner.CauseCert, 1, "dense calls"},
 		{"a warm-up that hangs", func(r *rig) {
 			r.launcher.WarmUp = func(ctx context.Context, p *drivetest.Process) error {
 				if p.Life().Generation == 1 && p.Life().Worker == drafter0 {
@@ -101,7 +102,7 @@ func TestDeaths(t *testing.T) {
 				}
 				return nil
 			}
-		}, runner.CauseDeadline, 1},
+		}, runner.CauseDeadline, 1, "not certified"},
 		{"dead at the gate", func(r *rig) {
 			r.launcher.WarmUp = func(_ context.Context, p *drivetest.Process) error {
 				if p.Life().Generation == 1 {
@@ -109,13 +110,13 @@ func TestDeaths(t *testing.T) {
 				}
 				return nil
 			}
-		}, runner.CauseSignal, 3},
-		{"a frame that breaks the rules", func(r *rig) { r.atStep(2, func(p *drivetest.Process) { p.BreakLane() }, target) }, runner.CauseProtocol, 1},
-		{"a sign of life that stops", func(r *rig) { r.atStep(2, (*drivetest.Process).Freeze, drafter0) }, runner.CauseDeadline, 1},
-		{"a handle that leaves its slot", func(r *rig) { r.launcher.Fault = once(target, "produce", 3, drivetest.Outside) }, runner.CauseProtocol, 1},
-		{"all drafters at once", func(r *rig) { r.atStep(3, (*drivetest.Process).Die, drafter0, drafter1) }, runner.CauseSignal, 2},
-		{"all workers at once", func(r *rig) { r.atStep(3, (*drivetest.Process).Die, target, drafter0, drafter1) }, runner.CauseSignal, 3},
-		{"while draining", func(r *rig) { r.launcher.Fault = once(target, "drain", 1, drivetest.Die) }, runner.CauseSignal, 1},
+		}, runner.CauseSignal, 3, "SIGKILL"},
+		{"a frame that breaks the rules", func(r *rig) { r.atStep(2, func(p *drivetest.Process) { p.BreakLane() }, target) }, runner.CauseProtocol, 1, "garbage"},
+		{"a sign of life that stops", func(r *rig) { r.atStep(2, (*drivetest.Process).Freeze, drafter0) }, runner.CauseDeadline, 1, "no sign of life"},
+		{"a handle that leaves its slot", func(r *rig) { r.launcher.Fault = once(target, "produce", 3, drivetest.Outside) }, runner.CauseProtocol, 1, "produced row"},
+		{"all drafters at once", func(r *rig) { r.atStep(3, (*drivetest.Process).Die, drafter0, drafter1) }, runner.CauseSignal, 2, "SIGKILL"},
+		{"all workers at once", func(r *rig) { r.atStep(3, (*drivetest.Process).Die, target, drafter0, drafter1) }, runner.CauseSignal, 3, "SIGKILL"},
+		{"while draining", func(r *rig) { r.launcher.Fault = once(target, "drain", 1, drivetest.Die) }, runner.CauseSignal, 1, "SIGKILL"},
 	} {
 		bubble(t, c.name, func(t *testing.T, r *rig) {
 			c.spoil(r)
@@ -125,7 +126,7 @@ func TestDeaths(t *testing.T) {
 				t.Errorf("failures %+v", v.Failures)
 			}
 			for _, x := range v.Failures {
-				if x.Cause != c.cause {
+				if x.Cause != c.cause || !strings.Contains(x.Message, c.word) {
 					t.Errorf("failure %+v", x)
 				}
 			}
@@ -155,6 +156,20 @@ func (r *rig) atStep(n runner.Step, do func(*drivetest.Process), workers ...runn
 			}
 		})
 	}
+}
+
+// TestI9_LaneThatOutlivesItsProcess: whoever holds the other end of a lane, the
+// loop ends.
+func TestI9_LaneThatOutlivesItsProcess(t *testing.T) {
+	bubble(t, "lingers", func(t *testing.T, r *rig) {
+		r.launcher.Linger = true
+		r.atStep(3, (*drivetest.Process).Die, drafter0)
+		f, v := r.run()
+		r.wholeRun(f, v)
+		if len(v.Failures) != 1 {
+			t.Errorf("failures %+v", v.Failures)
+		}
+	})
 }
 
 func TestNonFiniteRowIsSkipped(t *testing.T) {

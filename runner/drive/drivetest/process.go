@@ -12,6 +12,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/lane"
 )
 
 // Process is a worker that is a few goroutines. It dies as a process does: at
@@ -22,6 +23,7 @@ type Process struct {
 	orders   chan ask
 	replies  chan reply
 	broken   chan error // what Receive gives instead of a reply
+	closed   chan struct{}
 	gone     chan struct{}
 	done     chan struct{}
 
@@ -77,6 +79,9 @@ func (p *Process) WarmUp(ctx context.Context, progress func(string, uint32, uint
 
 // Send hands an order over with a descriptor of its own, as a socket does.
 func (p *Process) Send(seq uint64, o runner.Order, f *os.File) error {
+	if lane.NeedsFD(o) != (f != nil) {
+		return runner.Errorf(runner.Internal, "send %s: descriptor: want %t, got %t", runner.OrderType(o), lane.NeedsFD(o), f != nil)
+	}
 	a := ask{seq: seq, order: o}
 	if f != nil {
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
@@ -121,8 +126,11 @@ func (p *Process) Receive() (uint64, runner.Reply, error) {
 	case r := <-p.replies:
 		return r.seq, r.r, nil
 	default:
-		return 0, nil, io.EOF
 	}
+	if p.launcher.Linger {
+		<-p.closed
+	}
+	return 0, nil, io.EOF
 }
 
 // BreakLane has the loop find a frame that breaks the rules.
@@ -141,8 +149,8 @@ func (p *Process) flooding() bool {
 	return p.flood
 }
 
-// CloseLane does nothing: the lane ends with the process.
-func (p *Process) CloseLane() {}
+// CloseLane ends a lane that lingers; another one ends with the process.
+func (p *Process) CloseLane() { close(p.closed) }
 
 // Freeze stops it, as SIGSTOP does: no sign of life, no answers.
 func (p *Process) Freeze() {
@@ -254,6 +262,7 @@ type Launcher struct {
 	WarmUp func(ctx context.Context, p *Process) error       // an error fails the warm-up
 	Fault  func(p *Process, o runner.Order) Fault
 	Sum    Sum
+	Linger bool // lanes outlive their processes, as one does that a stranger holds
 
 	mu      sync.Mutex // guards below
 	all     []*Process
@@ -269,7 +278,7 @@ func (l *Launcher) Launch(ctx context.Context, life runner.Life) (drive.Process,
 		}
 	}
 	p := &Process{life: life, launcher: l, orders: make(chan ask, 64), replies: make(chan reply, 64), broken: make(chan error, 1),
-		gone: make(chan struct{}), done: make(chan struct{})}
+		closed: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{})}
 	w := &Worker{ID: life.Worker, Sum: &l.Sum, Gone: p.gone, Died: p.Die}
 	if l.Fault != nil {
 		w.Fault = func(o runner.Order) Fault { return l.Fault(p, o) }
