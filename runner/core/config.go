@@ -97,7 +97,7 @@ type Resume struct {
 	Rows        uint64                    // rows committed through step Committed
 	Samples     uint64                    // likewise: pieces of those rows
 	Tokens      uint64                    // likewise
-	Skipped     uint64                    // rows skipped in the surviving lineage
+	Skipped     uint64                    // samples settled without training: excluded, or in rows that were skipped
 	Trained     bool                      // LossFirst and LossLast are set
 	LossFirst   float64                   // of the first commit of the surviving lineage
 	LossLast    float64                   // of the newest

@@ -216,6 +216,7 @@ func (c *Core) exclude() {
 	}
 	for _, r := range reasons {
 		c.append(runner.ExcludeRecord{Samples: by[r], Reason: r})
+		c.figures.skipped += uint64(len(by[r]))
 		c.emit(runner.Event{Level: runner.Warn, Name: "samples excluded", Message: r, Figures: map[string]float64{"samples": float64(len(by[r]))}})
 	}
 }

@@ -15,9 +15,9 @@ type figures struct {
 	steps     []stepTally // decided since the oldest state that a restore may go back to
 	lossFirst float64
 	lossLast  float64
-	trained   bool // lossFirst and lossLast are set
-	notFinite int  // votes running
-	skipped   uint64
+	trained   bool   // lossFirst and lossLast are set
+	notFinite int    // votes running
+	skipped   uint64 // samples settled without training
 	failures  []runner.Failure
 	degraded  []string
 	arenas    []arenaFigures

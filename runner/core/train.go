@@ -225,7 +225,7 @@ func (c *Core) skip(n runner.Step, row runner.Row) {
 		rec.Samples, rec.Draws = append(rec.Samples, p.Sample), append(rec.Draws, p.Draw)
 	}
 	c.append(rec)
-	c.figures.skipped++
+	c.figures.skipped += uint64(len(rec.Samples))
 	c.emit(runner.Event{Level: runner.Warn, Name: "row skipped", Step: n, Row: row, Lineage: c.lineage, Message: "its loss or the gradient with it was not finite"})
 }
 

@@ -17,8 +17,9 @@ type history struct {
 	plans       map[runner.Step]runner.PlanRecord
 	committed   []tally // by step, of the surviving lineage
 	checkpoints map[string]runner.CheckpointRecord
-	skipped     map[runner.Row]bool
-	any         bool // more than a start was written
+	skipped     map[runner.Row]uint64 // samples in each
+	excluded    uint64                // samples
+	any         bool                  // more than a start was written
 }
 
 // tally is what one committed step counts for.
@@ -29,7 +30,7 @@ type tally struct {
 }
 
 func newHistory() *history {
-	return &history{plans: map[runner.Step]runner.PlanRecord{}, checkpoints: map[string]runner.CheckpointRecord{}, skipped: map[runner.Row]bool{}}
+	return &history{plans: map[runner.Step]runner.PlanRecord{}, checkpoints: map[string]runner.CheckpointRecord{}, skipped: map[runner.Row]uint64{}}
 }
 
 // take folds one record.
@@ -43,6 +44,7 @@ func (h *history) take(r runner.Record) {
 		v.Lineage = max(v.Lineage, r.Lineage)
 	case runner.ExcludeRecord:
 		v.Excluded = true
+		h.excluded += uint64(len(r.Samples))
 	case runner.ArrangeRecord:
 		v.Arranged = append(v.Arranged, r)
 	case runner.PlanRecord:
@@ -55,7 +57,7 @@ func (h *history) take(r runner.Record) {
 		v.Lineage = max(v.Lineage, r.Lineage)
 		h.rewind(r.Step)
 	case runner.SkipRecord:
-		h.skipped[r.Row] = true
+		h.skipped[r.Row] = uint64(len(r.Samples))
 	case runner.CheckpointRecord:
 		h.checkpoints[r.Name] = r
 	case runner.EvaluationRecord:
@@ -107,7 +109,10 @@ func (h *history) end(there func(runner.CheckpointRecord) bool) *core.Resume {
 			v.Trained, v.LossFirst = true, v.LossLast
 		}
 	}
-	v.Skipped = uint64(len(h.skipped))
+	v.Skipped = h.excluded
+	for _, samples := range h.skipped {
+		v.Skipped += samples
+	}
 	return v
 }
 
