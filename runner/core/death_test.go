@@ -134,6 +134,29 @@ func TestRefusingAgainAndAgainCostsALife(t *testing.T) {
 	}
 }
 
+// A drafter whose pulls fail again and again, whatever the row, is taken to be
+// at fault.
+func TestPullsThatFailAgainAndAgainCostALife(t *testing.T) {
+	x := stage(t, two, func(*world) bool { return true })
+	for n := range maxRefused {
+		if len(x.kills()) > 0 {
+			t.Fatalf("killed after %d pulls that failed", n)
+		}
+		x.until(holding(1, is[runner.Pull]))
+		for _, k := range x.procs[1].fast {
+			if p, ok := k.order.(runner.Pull); ok {
+				x.untouch(x.procs[1].life, slotOf(p.Handle))
+			}
+		}
+		x.procs[1].buffers = [2]buffer{}
+		x.answer(1, is[runner.Pull], runner.Failed{Kind: runner.Internal, Message: "crc differs"})
+	}
+	x.expectKill("drafter/0", runner.CauseProtocol, "3 of its pulls failed running, the last with: crc differs")
+	if f := x.over(); f.Code != runner.ExitDone || x.bad != "" {
+		t.Errorf("finished with %+v %s", f, x.bad)
+	}
+}
+
 func TestDeadlines(t *testing.T) {
 	s := two
 	s.evaluation = Evaluation{AtEnd: true, Heldout: 1, HeldoutChunk: 1}

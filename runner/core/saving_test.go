@@ -102,8 +102,14 @@ func TestImagesInMemory(t *testing.T) {
 	if x.core.decided != 6 && x.core.decided != 8 || x.core.lineage != 2 {
 		t.Errorf("all drafters dead at step 8: restored to %d in lineage %d, want the newest image", x.core.decided, x.core.lineage)
 	}
+	if v := x.core.View(); v.Rows != 2*uint64(v.Step) || v.Tokens != 16*uint64(v.Step) {
+		t.Errorf("after the restore to step %d %d rows and %d tokens count as committed", v.Step, v.Rows, v.Tokens)
+	}
 	if f := x.over(); f.Code != runner.ExitDone || x.bad != "" {
 		t.Errorf("finished with %+v %s", f, x.bad)
+	}
+	if v := x.core.View(); v.Rows != 18 {
+		t.Errorf("at the end %d rows count as committed, want 18", v.Rows)
 	}
 }
 
