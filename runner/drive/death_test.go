@@ -138,9 +138,6 @@ func TestDeaths(t *testing.T) {
 func (r *rig) atStep(n runner.Step, do func(*drivetest.Process), workers ...runner.Worker) {
 	var first sync.Once
 	r.seen = func(_ *drive.Loop, e runner.Event) {
-		if e.Name != "step committed" && e.Step < n {
-			return
-		}
 		if e.Step < n {
 			return
 		}

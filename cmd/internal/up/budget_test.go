@@ -2,6 +2,7 @@ package up
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,8 +26,13 @@ func TestBudget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex // guards reasons: steps and the timer come from different goroutines
 				reasons := []string{}
-				b := &budget{limit: c.limit, stop: func(reason string) { reasons = append(reasons, reason) }}
+				b := &budget{limit: c.limit, stop: func(reason string) {
+					mu.Lock()
+					defer mu.Unlock()
+					reasons = append(reasons, reason)
+				}}
 				time.Sleep(time.Hour) // before training nothing counts
 				b.observe(runner.Event{Name: "worker ready"})
 				for range 3 {
@@ -36,6 +42,8 @@ func TestBudget(t *testing.T) {
 				}
 				b.close()
 				time.Sleep(2 * time.Hour) // after close nothing fires
+				mu.Lock()
+				defer mu.Unlock()
 				switch {
 				case c.want == "" && len(reasons) > 0:
 					t.Errorf("want no stop, got %q", reasons)
