@@ -57,7 +57,7 @@ def valid_places(loss_mask_S: Tensor) -> Tensor:
     Args:
         loss_mask_S: one document's loss mask, any dtype, not zero means supervised.
 
-    Source: SpecForge since #731; reference/method.md 4.
+    Source: SpecForge since #731.
     """
     supervised_S = loss_mask_S != 0
     valid_S = torch.zeros_like(supervised_S)

@@ -32,7 +32,7 @@ class Rule:
     its own block, both ways. A block that is not kept sees its own block only: no row of the mask
     is empty, so no softmax gives NaN, and its output carries no weight.
 
-    Source: DFlash (arXiv 2602.06036) section 4; reference/method.md 3 with keep, documents, no window.
+    Source: DFlash (arXiv 2602.06036) section 4.
     """
 
     anchors_BN: Tensor  # int64, place in the row

@@ -21,7 +21,7 @@ class Capture:
     Id i is the output of block i, before the next block's norm: `hidden_states[i + 1]` of transformers,
     whose entry 0 is the embedding.
 
-    Source: reference/method.md 2 (taps).
+    Source: the published captured layers, after the block.
     """
 
     def __init__(self, model: nn.Module, *, layer_ids: Sequence[int]) -> None:

@@ -57,7 +57,7 @@ class Communicator:
         Raises:
             WorkerError: unavailable, where the group was aborted or could not be connected.
 
-        Source: design.md 7 (a communicator uses a fresh FileStore in the run's directory).
+        Source: README, How it works (a communicator uses a fresh FileStore in the run's directory).
         """
         if self.world == 1:
             return
@@ -90,7 +90,7 @@ class Communicator:
             WorkerError: unavailable, where a peer died or the group was aborted; `values` is
                 then undefined.
 
-        Source: design.md 2.3 (one sum, of gradients and of the loss weight).
+        Source: README, How it works (one sum, of gradients and of the loss weight).
         """
         if self._aborted.is_set():
             raise self._lost("sum over peers", None)

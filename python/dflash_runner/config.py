@@ -33,7 +33,7 @@ class TargetSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrafterSettings:
-    """The shape of the drafter, in the words of reference/method.md 2 and 8."""
+    """The shape of the drafter, in the words of the published configuration."""
 
     layers: int
     hidden_size: int

@@ -147,7 +147,7 @@ class Dataset:
 def count_anchors(loss_mask: np.ndarray) -> int:
     """How many valid anchors a sample has: t with t and t+1 both supervised.
 
-    Source: reference/method.md section 4, valid anchor.
+    Source: SpecForge since #731 (valid anchor).
     """
     on = loss_mask.astype(bool)
     return int(np.count_nonzero(on[:-1] & on[1:]))

@@ -71,7 +71,7 @@ class DatasetWriter:
             loss_mask: 1 where the token is supervised, else 0; as long as `tokens`.
             source: index into `sources`.
 
-        Source: reference/method.md section 4, valid anchor.
+        Source: SpecForge since #731 (valid anchor).
         """
         ids, mask = np.asarray(tokens, dtype=np.int64), np.asarray(loss_mask, dtype=np.uint8)
         assert ids.ndim == 1 and ids.shape == mask.shape and ids.size, (

@@ -107,7 +107,7 @@ def speculative(
     Raises:
         WorkerError: invalid, where the target's cache cannot be cut back (recurrent states).
 
-    Source: DFlash (arXiv 2602.06036) section 4.1; reference/method.md 2 and 9 (the bonus is counted).
+    Source: DFlash (arXiv 2602.06036) section 4.1.
     """
     size = drafter.config.block_size
     cache = DynamicCache(config=model.config)

@@ -65,7 +65,7 @@ def kind_of(error: BaseException) -> Kind:
         The kind it carries; `INVALID` for a `ValueError`, `NOT_FOUND` for a missing file,
         `EXHAUSTED` for memory or disk, `FATAL` for a CUDA fault, and `INTERNAL` for the rest.
 
-    Source: reference/style.md 6 (closed kinds; fatal is any CUDA fault, as CUDA errors stick).
+    Source: runner/errors.go (closed kinds; fatal is any CUDA fault, as CUDA errors stick).
     """
     if isinstance(error, WorkerError):
         return error.kind
@@ -93,7 +93,7 @@ def is_survivable(error: BaseException) -> bool:
         True for a `WorkerError` that is not fatal, for a `ValueError`, and for what the system
         refused (memory, disk, a missing file).
 
-    Source: design.md 5.4 and 7.4; proto/lane.md `failed`.
+    Source: proto/lane.md `failed`.
     """
     if isinstance(error, WorkerError):
         return error.kind is not Kind.FATAL

@@ -42,7 +42,7 @@ def export(
         WorkerError: invalid, where a tensor is missing, unknown or of another shape.
         ValueError: the directory is there already.
 
-    Source: reference/method.md 8.1.
+    Source: the public dflash package 0.1.0.
     """
     _check_tensors(tensors, config=config, where="export drafter")
     rounded = {
@@ -74,7 +74,7 @@ def masters_of(image: Path) -> dict[str, Tensor]:
 def config_keys(config: DrafterConfig, *, dtype: torch.dtype) -> dict[str, Any]:
     """config.json. What two readers look for in two places is in both.
 
-    Source: reference/method.md 8.1: block_size top-level and nested, both rope spellings, both dtype
+    Source: the public dflash package 0.1.0: block_size top-level and nested, both rope spellings, both dtype
     spellings, and the three ways in which engines decide that a block is causal.
     """
     rope_theta = float(config.rope_theta)
@@ -161,7 +161,7 @@ def load_drafter(directory: Path) -> Exported:
             contradicts what decides how a drafter works, or the weights are not what it says. Engines
             let most of that pass and only accept less.
 
-    Source: reference/method.md 8.4 (what the public loaders really do).
+    Source: what dflash 0.1.0 and speculators 0.9.0 really load.
     """
     directory = Path(directory)
     for name in ("config.json", WEIGHTS):

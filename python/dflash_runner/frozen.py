@@ -53,7 +53,7 @@ class FrozenTarget:
         Args:
             row: its documents apart by mask and positions.
 
-        Source: reference/method.md 2 (taps); design.md 2.1.
+        Source: the published captured layers, after the block.
         Compile: not compiled; S is static per bucket.
         """
         decoder = self.model.get_decoder()

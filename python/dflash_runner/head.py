@@ -31,7 +31,7 @@ class FrozenHead:
     def embed(self, ids: Tensor) -> Tensor:
         """Raw embedding rows of `ids`: never scaled, as no loader of drafters scales them.
 
-        Source: reference/method.md 8.4, the embedding trap: Gemma's own embedding multiplies by the
+        Source: the embedding trap: Gemma's own embedding multiplies by the
         root of D, and a drafter trained that way is wrong everywhere.
         """
         return F.embedding(ids, self.embedding_VD)

@@ -60,7 +60,7 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> bytes:
     Returns:
         32 bytes.
 
-    Source: design.md 3, I10 (a parameter digest at every image).
+    Source: README, Invariants, I10 (a parameter digest at every image).
     """
     digest = hashlib.sha256()
     for name in sorted(tensors):

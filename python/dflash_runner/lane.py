@@ -67,7 +67,7 @@ def decode_order(frame: bytes | memoryview) -> Order:
     Raises:
         LaneError: anything that is not canonical or breaks the schema.
 
-    Source: proto/lane.md, Rules; reference/plugin_host.md 9 (decode, re-encode, compare).
+    Source: proto/lane.md, Rules (decode, re-encode, compare).
     """
     return _decode(frame, _ORDERS)
 

@@ -72,7 +72,7 @@ def blocks(rows: Rows, *, block_size: int, mask_token_id: int, gamma: float) -> 
     w_k = exp(-(k-1)/gamma) where the anchor is kept, a+k lies in the anchor's document and is
     supervised; 0 elsewhere. The label of slot k is token a+k: the same place, no shift.
 
-    Source: DFlash (arXiv 2602.06036) section 4.2; reference/method.md 5 (k, a, gamma as there).
+    Source: DFlash (arXiv 2602.06036) section 4.2.
     """
     length = rows.tokens_BS.shape[1]
     anchors_BN, device = rows.anchors_BN, rows.tokens_BS.device

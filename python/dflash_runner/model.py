@@ -74,7 +74,7 @@ def target_layer_ids(layers: int, *, count: int) -> tuple[int, ...]:
     Raises:
         WorkerError: invalid, where the rule would name a layer twice (it needs layers >= count + 3).
 
-    Source: z-lab dflash `build_target_layer_ids`; reference/method.md 2.
+    Source: z-lab dflash `build_target_layer_ids`.
     """
     if count == 1:
         return (layers // 2,)
@@ -200,7 +200,7 @@ class Layer(nn.Module):
 class Drafter(nn.Module):
     """A DFlash drafter: 3 + 11 * layers tensors, named as z-lab names them; no embedding, no head.
 
-    Source: DFlash (arXiv 2602.06036) section 4 and A.3; reference/method.md 2.
+    Source: DFlash (arXiv 2602.06036) section 4 and A.3.
     """
 
     def __init__(self, config: DrafterConfig) -> None:

@@ -24,8 +24,8 @@ def visible_keys(
         documents: of every context token; -1 is padding.
         block_size: K.
 
-    Source: reference/method.md 3: context of the anchor's document strictly before the anchor, and
-    the whole own block.
+    Source: DFlash (arXiv 2602.06036) section 4: context of the anchor's document strictly before
+    the anchor, and the whole own block.
     """
     block = query // block_size
     keys = []

@@ -55,7 +55,7 @@ def pack(data: Dataset, *, pieces: Sequence[Piece], bucket: int) -> Packed:
         WorkerError: not_found, where there is no such sample; invalid, where a piece is not the
             whole of its sample.
 
-    Source: design.md 2 (a row packs pieces, never cutting a sample).
+    Source: README, How it works (a row packs pieces, never cutting a sample).
     """
     tokens_S = torch.zeros(bucket, dtype=torch.int32)
     loss_mask_S = torch.zeros(bucket, dtype=torch.uint8)

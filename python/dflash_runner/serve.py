@@ -28,14 +28,14 @@ _EXIT_NOT_A_PLUGIN = 1
 def main() -> int:
     """The process's exit code, when the worker drained; every other end leaves from within.
 
-    Source: reference/plugin_host.md 2.1 (handshake), 3.2 (orphans), 9 (health without the GIL).
+    Source: go-plugin 1.8.0, client.go and server.go (handshake); README, How it works.
     """
     handshake_fd = take_stdout()
     refusal = why_not_a_plugin(os.environ)
     if refusal:
         sys.stderr.write(refusal + "\n")
         return _EXIT_NOT_A_PLUGIN
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning cost 17 x under load (lab/cpu)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning cost 17 x under load
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # fork handlers deadlock (grpc#22624)
     from dflash_runner import log  # after the cookie: a person who starts this by hand waits for nothing
     from dflash_runner.worker.process import Process

@@ -52,7 +52,7 @@ class ServingDrafter:
     The same function as `Drafter.forward` for one block, tested to be; the weights are copies, so a
     drafter that is trained on must be made again.
 
-    Source: DFlash (arXiv 2602.06036) section 4.1; reference/method.md 2.
+    Source: DFlash (arXiv 2602.06036) section 4.1.
     """
 
     @torch.no_grad()

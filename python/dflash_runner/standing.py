@@ -17,7 +17,7 @@ NO_CHAIN = bytes(32)
 
 
 class Standing:
-    """The place of one drafter. Source: proto/lane.md, Rules; design.md 7."""
+    """The place of one drafter. Source: proto/lane.md, Rules."""
 
     def __init__(self) -> None:
         """A fresh drafter: step 0 of no lineage."""

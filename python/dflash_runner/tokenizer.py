@@ -2,7 +2,7 @@
 
 The embedded one is byte-level without merges: 256 bytes and three specials. A
 larger vocabulary made drafts much worse in the same training time (measured:
-lab/cpu/README.md).
+measured).
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Trainer:
         Raises:
             WorkerError: invalid, where pieces and loss mask do not fit.
 
-        Source: design.md 2.3 (the loss is divided by the constant W0 before the backward).
+        Source: README, How it works (the loss is divided by the constant W0 before the backward).
         Compile: S and N are static.
         """
         chosen = anchors.draw(
@@ -163,7 +163,7 @@ class Trainer:
         Raises:
             WorkerError: unavailable, where a peer is gone: the gradient is then undefined.
 
-        Source: design.md 2.3: one sum of gradients and weight, times W0 / weight, norm, clip.
+        Source: README, How it works: one sum of gradients and weight, times W0 / weight, norm, clip.
         """
         with torch.no_grad():
             communicator.sum(self.optimiser.gradient_P)

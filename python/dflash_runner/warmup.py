@@ -4,7 +4,7 @@ The order of a warm-up: digest the state, first pass over all buckets, compare w
 at a small shape, restore the state, second pass, restore, digest again. On CPU under `attention: sdpa`
 nothing compiles, and the same contract says so: counted, not assumed.
 
-Source: design.md 5; reference/compile.md 9.
+Source: README, Invariants, I1 and I3.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Pass:
 def prepare_torch(configuration: Configuration) -> None:
     """Set threads, seeds and determinism, once, before any torch work.
 
-    Source: lab/cpu (bits depend on the number of threads); design.md I7.
+    Source: README, Invariants, I7: bits depend on the number of threads.
     """
     torch.set_num_threads(configuration.threads)
     torch.set_num_interop_threads(1)

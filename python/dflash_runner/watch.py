@@ -1,7 +1,7 @@
 """What the compile contract counts: attention calls, dense flex attention, compiles.
 
 A dense call is one that reaches `_math_attention_inner` of the flex attention operator, forward or
-backward: the slow path that torch takes without a word (reference/compile.md 4.1).
+backward: the slow path that torch takes without a word.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Watch:
     def seal(self) -> None:
         """From now on a compile or a dense call is a violation, for ever on record (I3).
 
-        Source: reference/compile.md 4.3 and 9.
+        Source: README, Invariants, I3.
         """
         self._sealed = (self.compiles, self.dense_calls)
         if _COMPILER in sys.modules:

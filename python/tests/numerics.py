@@ -1,6 +1,6 @@
 """Random packed rows and references written as loops, for the tests of the drafter's numerics.
 
-The references share no code with the product and follow reference/method.md 2 to 5 word by word.
+The references share no code with the product and follow DFlash (arXiv 2602.06036) sections 4 and A.1.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def layout_of(bucket: int) -> list:
 
 
 def test_row_outlives_its_producer(fd: int, reader: Arena) -> None:
-    """A complete row is read after its writer was killed (full slots survive, design.md 6)."""
+    """A complete row is read after its writer was killed (full slots survive)."""
     once = WRITER.split("version = 1\n")[0] + "import time; time.sleep(600)"
     with running(once, fd, bucket=BUCKET, slots=SLOTS, slot_bytes=SLOT_BYTES) as process:
         assert process.stdout is not None

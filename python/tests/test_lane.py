@@ -237,7 +237,7 @@ def test_other_encodings_are_refused() -> None:
     ],
 )
 def test_killer_frames(frame: str) -> None:
-    """The frames that end other decoders are refused (reference/transport.md 9)."""
+    """The frames that end other decoders are refused."""
     for decode in (lane.decode_order, lane.decode_reply):
         with pytest.raises(LaneError):
             decode(bytes.fromhex(frame))

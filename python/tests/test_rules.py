@@ -45,7 +45,8 @@ def imports_of(tree: ast.Module, *, exists) -> set[str]:
                 found.add(".".join([*base, name.name] if exists([*base, name.name]) else base))
         elif isinstance(node, ast.Import):
             names = (name.name for name in node.names)
-            found |= {name.removeprefix("dflash_runner.") for name in names if name.startswith("dflash_runner.")}
+            own = (name for name in names if name.startswith("dflash_runner."))
+            found |= {name.removeprefix("dflash_runner.") for name in own}
     return {module for module in found if module and not module.startswith(GENERATED)}
 
 

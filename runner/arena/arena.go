@@ -102,7 +102,7 @@ const chunk = 4 << 20
 // populate makes the pages' first use happen here, once, and leaves nothing
 // mapped. fallocate has given the file its pages; this clears and dirties
 // them, so that no worker pays for it in a row's copy
-// (reference/transport.md 6). A kernel before 5.14 does not know the advice:
+// (measured). A kernel before 5.14 does not know the advice:
 // workers then pay at their first copy, and nothing else changes.
 func populate(f *os.File, size uint64) error {
 	raw, err := f.SyscallConn()

@@ -118,7 +118,7 @@ func TestInitFrom(t *testing.T) {
 	}
 }
 
-// TestLayerIDs: upstream's values (method.md 2).
+// TestLayerIDs: upstream's values (the published rule).
 func TestLayerIDs(t *testing.T) {
 	for _, c := range []struct {
 		layers, captured int

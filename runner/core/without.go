@@ -13,7 +13,7 @@ type protections struct {
 	durablePlan  bool // rule 1: a plan is durable before its commit is sent
 	finalChoice  bool // rule 3: a decided step is never aborted
 	reusedPlans  bool // rule 6: journaled plans are followed first
-	dropHighest  bool // design.md 6: the full slot with the highest row gives way
+	dropHighest  bool // the full slot with the highest row gives way
 	durableFirst bool // rule 7: the journal is durable before a checkpoint
 }
 

@@ -11,7 +11,7 @@ const maxDepth = 8
 // the end. It also refuses what no frame of the schema holds: nil and float32.
 //
 // The decoder must not see a frame before this did: the five bytes
-// dd ff ff ff ff end the process in it, past any recover (reference/transport.md 9).
+// dd ff ff ff ff end the process in it, past any recover.
 func Scan(b []byte) error {
 	if len(b) == 0 || len(b) > MaxFrame {
 		return runner.Errorf(runner.Invalid, "scan frame: want 1 to %d bytes, got %d", MaxFrame, len(b))

@@ -12,7 +12,7 @@ import (
 )
 
 // killers end the process, or take gigabytes, in the library when it sees them
-// unscanned (reference/transport.md 9).
+// unscanned.
 var killers = []string{
 	"ddffffffff",               // array of 2^32-1, into an interface
 	"dfffffffff",               // map of 2^32-1

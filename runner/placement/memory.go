@@ -51,7 +51,7 @@ func (m Model) ends() uint64 {
 func (m Model) Parameters() uint64 { return m.Layers*m.layer() + m.Hidden + m.ends() }
 
 // Trained gives the drafter's own parameters: layers, final norm, the
-// projection of the captured layers and the norm after it (reference/method.md 2).
+// projection of the captured layers and the norm after it (DFlash (arXiv 2602.06036) section 4).
 // Embedding and head are the target's, and frozen.
 func (m Model) Trained(captured uint64) uint64 {
 	return m.Layers*m.layer() + m.Hidden + captured*m.Hidden*m.Hidden + m.Hidden

@@ -49,14 +49,14 @@ func AppendStep(b []byte, s Step) []byte {
 	return b
 }
 
-// Chain gives chain(n) from chain(n-1) and step plan n (design.md 7, rule 1).
+// Chain gives chain(n) from chain(n-1) and step plan n (README, Steps).
 // The chain before the first step is all zeros.
 func Chain(prev runner.Chain, s Step) runner.Chain {
 	return sha256.Sum256(AppendStep(prev[:len(prev):len(prev)], s))
 }
 
 // Without gives the step plan in which row is weightless and no other row
-// moves (design.md 7, rule 9). ok is false when the plan does not name it.
+// moves (README, Steps). ok is false when the plan does not name it.
 func (s Step) Without(row runner.Row) (out Step, ok bool) {
 	out = Step{Plan: s.Plan}
 	out.Plan.Rows = make([][]runner.Row, len(s.Plan.Rows))

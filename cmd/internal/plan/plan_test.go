@@ -63,7 +63,7 @@ func TestNoGPU(t *testing.T) {
 }
 
 // TestReference compares the arithmetic with the counted 71.4 TFLOP of one
-// sequence of the reference workload (reference/method.md 10.1), which counts
+// sequence of the reference workload (python/bench/LOG.md), which counts
 // visible pairs only and 15 of 16 slots in the head: ours is an upper bound.
 func TestReference(t *testing.T) {
 	c := load(t)

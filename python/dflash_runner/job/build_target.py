@@ -23,7 +23,7 @@ def build_target(job: job_pb2.BuildTarget, *, threads: int, reporter: Reporter) 
     Raises:
         FileError: an impossible setting, an unusable corpus, or another target in the directory.
 
-    Source: lab/cpu/README.md for the recipe; proto/dflash_runner/job/v1/job.proto, BuildTarget.
+    Source: proto/dflash_runner/job/v1/job.proto, BuildTarget.
     """
     _check(job)
     directory = Path(job.directory)

@@ -43,7 +43,7 @@ def evaluate(job: job_pb2.Evaluate, *, threads: int, reporter: Reporter) -> None
         FileError: an impossible setting, an unusable target, or bad prompts.
         WorkerError: the drafter's directory cannot be used with this target.
 
-    Source: reference/method.md 9: the bonus token is counted.
+    Source: DFlash (arXiv 2602.06036) section 5: the bonus token is counted.
     """
     for name in ("drafter_directory", "target_directory", "prompts", "new_tokens"):
         if not getattr(job, name):

@@ -26,7 +26,7 @@ def export(job: job_pb2.Export, *, threads: int, reporter: Reporter) -> None:
         FileError: a field is missing, or the directory is there already.
         WorkerError: the image does not hold that drafter.
 
-    Source: reference/method.md 8.1.
+    Source: the public dflash package 0.1.0.
     """
     for name in ("directory", "image"):
         if not getattr(job, name):

@@ -20,7 +20,7 @@ def set_up_torch(threads: int) -> None:
     Args:
         threads: of torch within an operation.
 
-    Source: lab/cpu/README.md: 1 and 2 threads differ in their bits.
+    Source: measured: 1 and 2 threads differ in their bits.
     """
     from transformers.utils import logging
 

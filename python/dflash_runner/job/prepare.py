@@ -47,7 +47,7 @@ def prepare(job: job_pb2.Prepare, *, reporter: Reporter) -> None:
     Raises:
         FileError: an impossible setting, an unreadable file, nothing to train on, or a directory in use.
 
-    Source: proto/dflash_runner/job/v1/job.proto, Prepare; reference/method.md 4 for valid anchors.
+    Source: proto/dflash_runner/job/v1/job.proto, Prepare; SpecForge since #731 for valid anchors.
     """
     _check(job)
     directory, files = Path(job.directory), [Path(name) for name in job.files]

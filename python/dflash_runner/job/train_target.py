@@ -56,7 +56,7 @@ def train_target(
     Raises:
         FileError: too little text for one window, or a loss that is not finite.
 
-    Source: lab/cpu/README.md for the recipe.
+    Source: python/bench/LOG.md for the recipe.
     """
     set_up_torch(threads)
     tokenizer = write_byte_tokenizer(directory)
@@ -160,7 +160,7 @@ def _loss(model: Any, window_BS: Tensor) -> Tensor:
 def _schedule(step: int, steps: int) -> float:
     """The share of the learning rate at a step: linear warm-up, then a cosine down to the floor.
 
-    Source: reference/method.md section 6, cosine with 4 % warm-up.
+    Source: DFlash (arXiv 2602.06036) A.1, cosine with 4 % warm-up.
     """
     warm = max(1, int(steps * _WARM_SHARE))
     if step < warm:

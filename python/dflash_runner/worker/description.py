@@ -14,7 +14,7 @@ from dflash_runner.worker.v1 import worker_pb2
 def describe() -> worker_pb2.Description:
     """Versions, device, memory and environment of this process.
 
-    Source: design.md 4 (control plane); answered before torch is imported as well as after.
+    Source: README, How it works (control plane); answered before torch is imported as well as after.
     """
     return worker_pb2.Description(
         pid=os.getpid(),

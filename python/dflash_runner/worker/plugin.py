@@ -22,7 +22,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", 4 << 20),
     ("grpc.so_reuseport", 0),
 )
-"""Options of the server. Source: reference/plugin_host.md 9, measured with go-plugin 1.8.0."""
+"""Options of the server. Measured with go-plugin 1.8.0."""
 
 
 def handlers(shut_down: Callable[[], None]) -> tuple[grpc.GenericRpcHandler, ...]:
@@ -34,7 +34,7 @@ def handlers(shut_down: Callable[[], None]) -> tuple[grpc.GenericRpcHandler, ...
     Returns:
         Handlers for `add_generic_rpc_handlers`.
 
-    Source: go-plugin internal/plugin/*.proto and grpc.health.v1; reference/plugin_host.md 2.3.
+    Source: go-plugin internal/plugin/*.proto and grpc.health.v1.
     """
     ended = threading.Event()
 
