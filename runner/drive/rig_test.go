@@ -128,7 +128,7 @@ func (r *rig) run() (core.Finish, drive.View) {
 			r.t.Errorf("%v was killed %d times", p.Life(), p.Kills())
 		}
 	}
-	if n := r.launcher.MostWarming(); n > 1 {
+	if n := r.launcher.MostWarming(); n > r.config.Core.GateWidth {
 		r.t.Errorf("I2: %d workers warmed up at once", n)
 	}
 	v, ok := r.loop.View(context.Background())

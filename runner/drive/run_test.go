@@ -3,12 +3,15 @@ package drive_test
 import (
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/drive/drivetest"
 	"github.com/dflash-runner/dflash-runner/runner/image"
 )
 
@@ -41,6 +44,33 @@ func TestWholeRun(t *testing.T) {
 		if n := len(r.launcher.All()); n != 3 {
 			t.Errorf("%d lives", n)
 		}
+	})
+}
+
+// TestI2_GateWidth: no more warm up at once than the gate is wide, and so many do.
+func TestI2_GateWidth(t *testing.T) {
+	for width := 1; width <= 3; width++ {
+		bubble(t, strconv.Itoa(width), func(t *testing.T, r *rig) {
+			r.config.Core.GateWidth = width
+			f, v := r.run()
+			r.wholeRun(f, v)
+			if n := r.launcher.MostWarming(); n != width {
+				t.Errorf("%d workers warmed up at once", n)
+			}
+		})
+	}
+}
+
+// TestI10_ReplicasThatDiffer: a drafter that applied a step as the others did
+// not is found at the next image, and the run must not be tried again.
+func TestI10_ReplicasThatDiffer(t *testing.T) {
+	bubble(t, "one commit", func(t *testing.T, r *rig) {
+		r.launcher.Fault = once(drafter1, "commit", 3, drivetest.Drift)
+		f, v := r.run()
+		if f.Code != runner.ExitHopeless || v.Step != 4 || !strings.Contains(f.Reason, "drafters differ at step 4") {
+			t.Errorf("finish %+v at step %d", f, v.Step)
+		}
+		r.verify()
 	})
 }
 

@@ -37,6 +37,7 @@ const (
 	Wrong   Fault = "wrong"   // it answers something else
 	Outside Fault = "outside" // a handle that leaves its slot
 	NaN     Fault = "nan"     // a vote that is not finite
+	Drift   Fault = "drift"   // a commit that others do not make so
 )
 
 // ErrDied is how Serve ends at the fault Die.
@@ -204,7 +205,7 @@ func (w *Worker) do(a ask, fault Fault) []runner.Reply {
 	case runner.Train:
 		return w.train(a.seq, o, fault)
 	case runner.Commit:
-		return w.commit(o)
+		return w.commit(o, fault)
 	case runner.Abort:
 		w.mu.Lock()
 		w.void = a.seq
@@ -321,13 +322,16 @@ func (w *Worker) train(seq uint64, o runner.Train, fault Fault) []runner.Reply {
 	return []runner.Reply{t, v}
 }
 
-func (w *Worker) commit(o runner.Commit) []runner.Reply {
+func (w *Worker) commit(o runner.Commit, fault Fault) []runner.Reply {
 	if o.Communicator != w.comm || o.Step != w.at && o.Step != w.at+1 {
 		return stale("commit")
 	}
 	if o.Step == w.at+1 {
 		w.at, w.chain = o.Step, o.Chain
 		w.state = sha256.Sum256(append(w.state[:], o.Chain[:]...))
+		if fault == Drift {
+			w.state[0]++
+		}
 	}
 	w.mu.Lock()
 	for _, v := range w.votes {
