@@ -128,14 +128,14 @@ func quantile[T any](sorted []T, p float64) T {
 	return sorted[max(0, int(math.Ceil(p*float64(len(sorted))))-1)]
 }
 
-// latencies adds the quantiles of samples, in microseconds, with goals for the
-// median and the 99th percentile; base holds another's samples, or none.
+// latencies adds quantiles of samples, in microseconds, with goals by their
+// names; base holds another's samples, or none.
 func (r *Report) latencies(name string, samples, base []time.Duration, goals map[string]*Goal) {
 	samples, base = sortedCopy(samples), sortedCopy(base)
 	for _, q := range []struct {
 		name string
 		p    float64
-	}{{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"max", 1}} {
+	}{{"p10", 0.1}, {"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"max", 1}} {
 		at, ratio := quantile(samples, q.p), 0.0
 		if len(base) > 0 {
 			ratio = float64(at) / float64(quantile(base, q.p))

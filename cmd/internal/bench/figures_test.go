@@ -36,7 +36,7 @@ func TestLatencies(t *testing.T) {
 		name         string
 		value, ratio float64
 		met          string
-	}{{"order p50", 10, 2, "true"}, {"order p90", 40, 8, ""}, {"order p99", 40, 8, "false"}, {"order max", 40, 8, ""}}
+	}{{"order p10", 1.5, 0.3, ""}, {"order p50", 10, 2, "true"}, {"order p90", 40, 8, ""}, {"order p99", 40, 8, "false"}, {"order max", 40, 8, ""}}
 	for i, w := range want {
 		f := r.Figures[i]
 		met := ""

@@ -92,9 +92,9 @@ func TestTakeTurns(t *testing.T) {
 }
 
 func TestHandoffs(t *testing.T) {
-	h := handoffs{Bytes: map[string]uint64{}, Seconds: map[string][]float64{}}
-	for _, name := range []string{"memcpy", "copy_in", "copy_out", "write_row", "write_row_layers", "read_row", "checksum", "zlib_crc32"} {
-		h.Bytes[name], h.Seconds[name] = 1e9, []float64{9, 0.5, 0.1}
+	h := handoffs{Bytes: map[string]uint64{}, Seconds: map[string][]float64{}, CPUSeconds: map[string][]float64{}}
+	for _, m := range measures {
+		h.Bytes[m.name], h.Seconds[m.name], h.CPUSeconds[m.name] = 1e9, []float64{9, 0.5, 0.1}, []float64{0.25}
 	}
 	h.Seconds["copy_out"] = []float64{1, 1, 1}
 	r := start("handoff")
@@ -107,7 +107,10 @@ func TestHandoffs(t *testing.T) {
 	if f := r.Figures[2]; *f.Ratio != 0.5 || *f.Met {
 		t.Errorf("copy out: got %+v, want ratio 0.5, missed", f)
 	}
-	delete(h.Seconds, "read_row")
+	if f := r.Figures[len(measures)+1]; f.Value != 4 || f.Goal != nil || f.Name != "copy into the slot, CPU time" {
+		t.Errorf("copy in by CPU time: got %+v", f)
+	}
+	delete(h.CPUSeconds, "read_row")
 	if err := start("handoff").handoffs(h); err == nil {
 		t.Error("a figure that is missing: want an error")
 	}
