@@ -141,7 +141,7 @@ func TestProblems(t *testing.T) {
 		{"no bucket", valid, []string{"training.buckets=[]"}, []string{"training.buckets: want 1 to 3 lengths, got 0"}},
 		{"unknown attention", valid, []string{"drafter.attention=dense"}, []string{"drafter.attention: want sdpa or flex, got \"dense\""}},
 		{"flex on a CPU", valid, []string{"drafter.attention=flex"}, []string{"drafter.attention: want sdpa on device cpu, got flex"}},
-		{"captured layer out of range", valid, []string{"target.layer_ids=[1,6]"}, []string{"target.layer_ids[1]: want a layer of the target, 0 to 5, got 6"}},
+		{"captured layer out of range", valid, []string{"target.layer_ids=[1,6]"}, []string{"target.layer_ids[1]: want a layer of the target before its last, 0 to 4, got 6"}},
 		{"captured layer twice", valid, []string{"target.layer_ids=[1,3,3]"}, []string{"target.layer_ids[2]: want each layer once, got 3 again"}},
 		{"captured layers fall", valid, []string{"target.layer_ids=[3,1]"}, []string{"target.layer_ids[1]: want rising layers, got 1 after 3"}},
 		{"too many captured layers", valid, []string{"target.embedded.layers=4"}, []string{"drafter.captured_layers: want at most 1, three fewer than the target's 4 layers, got 3: the rule would capture [1 1 1]"}},

@@ -68,7 +68,7 @@ func TestTarget(t *testing.T) {
 		{"hidden size, nested", nested, tokenizer, []string{"drafter.hidden_size=128"}, []string{"drafter.hidden_size: want the target's hidden size 64, got 128"}},
 		{"mask token outside", qwen, tokenizer, []string{"drafter.mask_token_id=300"}, []string{"drafter.mask_token_id: want an id in the target's vocabulary, 0 to 299, got 300"}},
 		{"tokenizer's mask token outside", qwen, big, nil, []string{"0 to 299, got the tokenizer's mask token 300"}},
-		{"layer out of range", qwen, tokenizer, []string{"target.layer_ids=[1,8]"}, []string{"target.layer_ids[1]: want a layer of the target, 0 to 7, got 8"}},
+		{"layer out of range", qwen, tokenizer, []string{"target.layer_ids=[1,8]"}, []string{"target.layer_ids[1]: want a layer of the target before its last, 0 to 6, got 8"}},
 		{"too many captured", qwen, tokenizer, []string{"drafter.captured_layers=6"}, []string{"want at most 5, three fewer than the target's 8 layers, got 6"}},
 		{"row longer than positions", qwen, tokenizer, []string{"training.buckets=[256]"}, []string{"training.buckets: want at most the target's 200 positions, got 256"}},
 		{"heads", qwen, tokenizer, []string{"drafter.kv_heads=3"}, []string{"drafter.kv_heads: want a divisor of the 4 heads, got 3"}},
