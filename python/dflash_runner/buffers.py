@@ -123,12 +123,15 @@ class RowBuffers:
                     return held
             raise WorkerError(Kind.INVALID, f"train row {row}: want it in a row buffer, got {self._have()}")
 
-    def release(self, held: Held, *, trained: bool) -> None:
-        """A micro-step is over, and with `trained` it came to its end."""
+    def release(self, held: Held) -> None:
+        """Nothing reads the row any more."""
         with self._mu:
             held.state = _State.FULL
-            held.trained |= trained
-            held.open |= trained
+
+    def mark(self, held: Held) -> None:
+        """The row's micro-step is being answered with `trained`, which is what the supervisor reckons by."""
+        with self._mu:
+            held.trained = held.open = True
 
     def committed(self) -> None:
         """The step is over: its rows' places are empty."""

@@ -10,7 +10,7 @@ import torch
 
 from dflash_runner import image
 from dflash_runner.arena import Arena
-from dflash_runner.buffers import RowBuffers
+from dflash_runner.buffers import Held, RowBuffers
 from dflash_runner.certificate import Certificate, Progress
 from dflash_runner.communicator import Communicator
 from dflash_runner.config import Configuration
@@ -166,30 +166,32 @@ class DrafterRole:
         start = time.perf_counter()
         communicator = self._standing.train(order)
         try:
-            self._micro_step(order)
+            held = self._micro_step(order)
             figures = self._trainer.reduce(communicator) if order.last else None
             self._watch.check()
         except Exception:
             self._standing.failed()
             raise
         self._standing.trained(voted=order.last)
+        if held is not None:
+            self._buffers.mark(held)
         send(Trained(seq=order.seq, step=order.step, micro=order.micro, row=order.row, busy_us=_since(start)))
         if figures is not None:
             self._vote(order, figures, send)
 
-    def _micro_step(self, order: Train) -> None:
-        """Forward and backward of a row buffer; nothing at a weightless place."""
+    def _micro_step(self, order: Train) -> Held | None:
+        """Forward and backward of a row buffer, which it gives; nothing at a weightless place."""
         poison = self._faults.reach("train", step=order.step) == NAN
         if not order.row:
-            return
-        held, trained = self._buffers.take(order.row), False
+            return None
+        held = self._buffers.take(order.row)
         try:
             self._trainer.micro_step(
                 held.tensors, row=held.row, epoch=held.epoch, pieces=held.pieces, poison=poison
             )
-            trained = True
         finally:
-            self._buffers.release(held, trained=trained)
+            self._buffers.release(held)
+        return held
 
     def _vote(self, order: Train, figures: Figures, send: Send) -> None:
         """Tell what the step came to."""

@@ -114,7 +114,10 @@ class Places:
         self.buffers.filled(held)
 
     def train(self, row: int, *, trained: bool = True) -> None:
-        self.buffers.release(self.buffers.take(row), trained=trained)
+        held = self.buffers.take(row)
+        self.buffers.release(held)
+        if trained:
+            self.buffers.mark(held)
 
     def held(self) -> set[int]:
         return set(self.memory.values())

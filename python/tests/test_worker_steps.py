@@ -197,6 +197,10 @@ def test_refusal_of_one_rank_leaves_the_other_as_it_was(cluster: Cluster) -> Non
     assert failed.ask(Abort, **cluster.place()).clean
     cluster.join()
     assert cluster.digests() == before
+    later = replace(ROWS[0], row=cluster.next_row)
+    cluster.next_row += 1
+    assert cluster.pull(waiting, later).row == later.row  # takes the first row's place: that one was trained
+    assert cluster.pull(waiting, rows[0][0]).row == rows[0][0].row  # takes it back: the last one was not
     votes = cluster.train(rows)
     assert votes[0].norm == votes[1].norm
     cluster.commit()
