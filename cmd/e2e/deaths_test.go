@@ -1,0 +1,180 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+)
+
+// faulty starts a run whose workers misbehave (python/dflash_runner/worker/faults.py).
+func (h *home) faulty(faults []string, args ...string) *running {
+	h.t.Helper()
+	return h.launch([]string{"DFLASH_RUNNER_FAULT=" + strings.Join(faults, ",")}, command(args...))
+}
+
+// TestStruck: workers die in four ways in one run, and it ends as if nothing
+// had happened.
+func TestStruck(t *testing.T) {
+	if testing.Short() {
+		return
+	}
+	reference := want(t)
+	h := newHome(t)
+	r := h.faulty([]string{
+		"drafter/1:train@3:1:exit",    // in a micro-step
+		"target/0:produce:20:sigkill", // with a slot half written
+		"drafter/0:commit@7:1:sigkill",
+		"drafter/1:train@11:2:raise:2", // the reducing micro-step, in its second life
+		"target/0:evaluate:1:exit:2",
+	}, up("struck")...)
+	worried := false
+	h.until(r, "struck", "all steps are trained", func(s admin.Snapshot) bool {
+		worried = worried || admin.Judge(s.Status, time.Now()).Status == admin.Degraded && strings.Contains(fmt.Sprint(admin.Judge(s.Status, time.Now())), "died and starts again")
+		return s.Step == steps
+	})
+	r.wait().want(t, 0, "up")
+	if !worried {
+		t.Error("want health degraded while a worker starts again")
+	}
+	s := summaryOf(t, h, "struck")
+	records := h.journal("struck")
+	survivors(t, records).equal(t, reference.history, steps)
+	reference.sameSummary(t, s)
+	if read(t, h.path("struck", "export", "model.safetensors")) != reference.export {
+		t.Error("the export differs from the undisturbed run's")
+	}
+	if n := count(records, "restore"); n != 0 || s.Lineage != 1 {
+		t.Errorf("want replacements fed by their peers, got %d restores, lineage %d", n, s.Lineage)
+	}
+	h.must(0, "journal", "verify")
+	checkReports(t, h, s)
+}
+
+// checkReports: each death was reported once, well.
+func checkReports(t *testing.T, h *home, s admin.Summary) {
+	t.Helper()
+	got := map[string]runner.Failure{}
+	for _, f := range s.Failures {
+		got[fmt.Sprintf("%s.%d", f.Worker, f.Generation)] = f
+	}
+	for life, want := range map[string]runner.Failure{
+		"drafter/1.1": {Cause: runner.CauseExit, ExitCode: 3, LastOrder: "train"},
+		"drafter/0.1": {Cause: runner.CauseSignal, ExitCode: -1, Signal: "SIGKILL", LastOrder: "commit"},
+		"target/0.1":  {Cause: runner.CauseSignal, ExitCode: -1, Signal: "SIGKILL", LastOrder: "produce"},
+		"drafter/1.2": {Cause: runner.CausePython, LastOrder: "train"},
+		"target/0.2":  {Cause: runner.CauseExit, ExitCode: 3, LastOrder: "evaluate"},
+	} {
+		f, ok := got[life]
+		if !ok || f.Cause != want.Cause || want.ExitCode != 0 && f.ExitCode != want.ExitCode || f.Message == "" || f.Hint == "" || f.PeakBytes == 0 || f.Device != "cpu" {
+			t.Errorf("%s: want %+v with message, hint and peak memory, got %+v", life, want, f)
+		}
+		if want.Cause != runner.CauseSignal && !strings.Contains(strings.Join(f.Stderr, "\n"), "as DFLASH_RUNNER_FAULT says") {
+			t.Errorf("%s: want the last lines of stderr, got %q", life, f.Stderr)
+		}
+	}
+	if len(s.Failures) != 5 || len(named(h.events("struck"), "worker died")) != 5 {
+		t.Errorf("want five deaths, each told once, got %d in the summary, %d events", len(s.Failures), len(named(h.events("struck"), "worker died")))
+	}
+	if f := got["drafter/1.2"]; !strings.Contains(strings.Join(f.Traceback, "\n"), "RuntimeError: fault at train@11") {
+		t.Errorf("want the traceback of the uncaught error, got %q", f.Traceback)
+	}
+	for _, w := range s.Workers {
+		if want := map[string]int{"drafter/0": 2, "drafter/1": 3, "target/0": 3}[w.Name.String()]; int(w.Generations) != want {
+			t.Errorf("%s: want %d generations, got %d", w.Name, want, w.Generations)
+		}
+	}
+	wantFields(t, "logs --failure --json", h.must(0, "logs", "--failure", "--json").out, failureFields)
+	if text := h.must(0, "logs", "--failure", "drafter/1").out; strings.Count(text, "hint: ") != 2 || !strings.Contains(text, "Traceback") {
+		t.Errorf("logs --failure: want two reports with hints, and a traceback, got\n%s", text)
+	}
+}
+
+// TestHanging: a worker that hangs in warm-up or in an order is ended at the
+// deadline and reported with its stack; a loss that is not finite costs its row.
+func TestHanging(t *testing.T) {
+	if testing.Short() {
+		return
+	}
+	reference := want(t)
+	t.Parallel() // mostly waits
+	h := newHome(t)
+	r := h.faulty([]string{"drafter/0:warm_up:1:hang", "drafter/1:train@5:1:nan", "drafter/1:train@9:1:hang"},
+		up("hanging", set("warmup.deadline=25s", "failure.deadlines.order=25s")...)...)
+	r.wait().want(t, 0, "up")
+	s := summaryOf(t, h, "hanging")
+	if len(s.Failures) != 2 {
+		t.Fatalf("want two deaths, got %+v", s.Failures)
+	}
+	for i, worker := range []string{"drafter/0", "drafter/1"} {
+		f := s.Failures[i]
+		if f.Worker.String() != worker || f.Cause != runner.CauseDeadline || !f.ForcedBySelf {
+			t.Errorf("want %s ended at a deadline, got %+v", worker, f)
+		}
+		if said := strings.Join(slices.Concat(f.Traceback, f.Stderr), "\n"); !strings.Contains(said, "faults.py") || !strings.Contains(said, "_strike") {
+			t.Errorf("%s: want the stack of where it hung, got %q", worker, said)
+		}
+	}
+	records := h.journal("hanging")
+	survivors(t, records).equal(t, history{commits: reference.history.commits}, 4)
+	var report struct{ Committed, Skipped uint64 }
+	h.must(0, "journal", "verify", "hanging", "--json").json(t, &report)
+	if count(records, "skip") != 1 || s.Skipped == 0 || report.Skipped == 0 || report.Committed != steps {
+		t.Errorf("want one row skipped with its samples counted, got %d records, %d in the summary, %+v", count(records, "skip"), s.Skipped, report)
+	}
+	for _, rec := range records {
+		if rec.Type == "skip" && (rec.Record.Step != 5 || rec.Record.Reason == "") {
+			t.Errorf("want a skip at step 5 with a reason, got %+v", rec)
+		}
+	}
+}
+
+// TestHopeless: what a retry cannot mend is not retried: exit 93.
+func TestHopeless(t *testing.T) {
+	if testing.Short() {
+		return
+	}
+	h := newHome(t)
+	faults := []string{}
+	for n := range 64 {
+		faults = append(faults, fmt.Sprintf("*:train:%d:nan", n+1))
+	}
+	h.faulty(faults, up("nan")...).wait().want(t, 93, "up with losses that are never finite")
+	s := summaryOf(t, h, "nan")
+	if s.Exit != 93 || !strings.Contains(s.ExitReason, "not finite") || s.Steps != 0 || s.LossFirst != nil {
+		t.Errorf("want exit 93 with its reason and no step, got %+v", s)
+	}
+	h.must(2, "health", "nan")
+
+	// every row of the only step is skipped: nothing was trained
+	h.faulty(faults, up("nothing", set("training.steps=1", "failure.nonfinite_steps=1000")...)...).wait().want(t, 93, "up with nothing trained")
+}
+
+// TestNeverStarts: workers that end before the handshake end the run, with reports.
+func TestNeverStarts(t *testing.T) {
+	if testing.Short() {
+		return
+	}
+	h := newHome(t)
+	r := h.faulty([]string{"*:start:1:exit:*"}, up("stillborn", set("failure.restarts=1")...)...).wait()
+	r.want(t, 1, "up")
+	s := summaryOf(t, h, "stillborn")
+	text, err := json.Marshal(s.Failures)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFields(t, "failures", string(text), failureFields)
+	for _, f := range s.Failures {
+		if f.ExitCode != 3 && !f.ForcedBySelf || f.Hint == "" || f.Message == "" {
+			t.Errorf("want exit code 3, a message and a hint, got %+v", f)
+		}
+	}
+	if !strings.Contains(s.ExitReason, "restart budget") || !strings.Contains(r.out, "exit 1") {
+		t.Errorf("want the reason, got %q\n%s", s.ExitReason, r.out)
+	}
+}
