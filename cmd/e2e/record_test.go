@@ -17,17 +17,16 @@ type record struct {
 	Number uint64 `json:"number"`
 	Type   string `json:"type"`
 	Record struct {
-		Step    int      `json:"step"`
-		Lineage int      `json:"lineage"`
-		Row     uint64   `json:"row"`
-		Reason  string   `json:"reason"`
-		Code    int      `json:"code"`
-		Samples []uint32 `json:"-"`
-		Chain   string   `json:"chain"`
-		Weight  uint32   `json:"weight"`
-		Norm    uint32   `json:"norm"`
-		What    string   `json:"what"`
-		Name    string   `json:"name"`
+		Step    int    `json:"step"`
+		Lineage int    `json:"lineage"`
+		Row     uint64 `json:"row"`
+		Reason  string `json:"reason"`
+		Code    int    `json:"code"`
+		Chain   string `json:"chain"`
+		Weight  uint32 `json:"weight"`
+		Norm    uint32 `json:"norm"`
+		What    string `json:"what"`
+		Name    string `json:"name"`
 
 		Rows json.RawMessage `json:"rows"`
 
@@ -164,15 +163,4 @@ func named(all []runner.Event, name string) (some []runner.Event) {
 		}
 	}
 	return some
-}
-
-// trained reports whether this life has decided at least n steps, or any life
-// has decided step at.
-func (h *home) decided(run string, at int) bool {
-	for _, e := range h.events(run) {
-		if e.Name == "step decided" && int(e.Step) >= at {
-			return true
-		}
-	}
-	return false
 }
