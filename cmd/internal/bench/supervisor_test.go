@@ -32,6 +32,10 @@ func TestFinished(t *testing.T) {
 	if r, err = Finished(s); err != nil || r.Figures[4].Goal != nil {
 		t.Errorf("got %v, %v, want no goal for a run that built its target", r.Figures[4].Goal, err)
 	}
+	s.Lineage = 2
+	if r, err = Finished(s); err != nil || r.Figures[0].Goal != nil || r.Facts["lineage"] == "" {
+		t.Errorf("got goal %v, %v, want none for a run whose rows are not of one process", r.Figures[0].Goal, err)
+	}
 	s.Rows = 0
 	if _, err := Finished(s); err == nil || runner.KindOf(err) != runner.Invalid {
 		t.Errorf("without rows: got %v, want kind invalid", err)
