@@ -58,9 +58,12 @@ type key struct {
 func (w *world) key() string {
 	k := key{w: w}
 	c := w.core
-	k.n(w.crashes, w.outages, w.lives, w.stops, boolInt(w.syncing), k.image(w.sending), len(w.touches), len(w.disk))
+	k.n(w.crashes, w.outages, w.lives, w.stops, len(w.syncing), k.image(w.sending), len(w.touches), len(w.disk))
 	for i := range c.workers {
 		k.worker(&c.workers[i], &w.procs[i])
+	}
+	for _, n := range w.syncing {
+		k.n(len(w.journal) - w.base - n)
 	}
 	k.slots()
 	k.journal()

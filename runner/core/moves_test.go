@@ -49,7 +49,7 @@ func (w *world) moves() (ms []move) {
 	for i := range w.procs {
 		ms = append(ms, w.movesOf(i)...)
 	}
-	if w.syncing {
+	if len(w.syncing) > 0 {
 		ms = append(ms, move{verb: syncs})
 	}
 	if w.sending != 0 {
@@ -117,7 +117,7 @@ func (w *world) apply1(m move) {
 		p.main = p.main[1:]
 		w.reply(p, k, runner.Failed{Kind: runner.Unavailable, Message: "connection reset by peer"})
 	case syncs:
-		w.syncing, w.durable = false, len(w.journal)-w.base
+		w.syncing, w.durable = w.syncing[1:], w.syncing[0]
 		w.give(Durable{UpTo: uint64(w.durable)})
 	case publish:
 		w.renamed()

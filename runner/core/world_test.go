@@ -80,9 +80,9 @@ type world struct {
 	disk       []picture // published
 	sending    ImageID   // being published
 	journal    []runner.Record
-	base       int // records of earlier supervisor lives
-	durable    int // of this life's
-	syncing    bool
+	base       int   // records of earlier supervisor lives
+	durable    int   // of this life's
+	syncing    []int // syncs under way: how many records each makes durable
 	shares     []share
 	applied    []string // by step: the batch that it was first applied with
 	crashes    int      // of workers, left
@@ -198,7 +198,7 @@ func (w *world) start(r *Resume) {
 	w.lives++
 	w.core, w.procs = c, make([]proc, len(c.workers))
 	w.memory, w.touches, w.pictures, w.sending, w.shares = map[runner.Slot]content{}, nil, nil, 0, nil
-	w.base, w.durable, w.syncing, w.inputs = len(w.journal), 0, false, nil
+	w.base, w.durable, w.syncing, w.inputs = len(w.journal), 0, nil, nil
 	w.give(Begin{})
 }
 
@@ -298,7 +298,7 @@ func (w *world) act(a Action) {
 		w.journal = append(w.journal, a.Record)
 		w.settledOnce()
 	case Sync:
-		w.syncing = true
+		w.syncing = append(slices.Clip(w.syncing), len(w.journal)-w.base)
 	case Arrange:
 		w.arrange(a)
 	case Assign:
