@@ -103,7 +103,9 @@ def prepare_torch(configuration: Configuration) -> None:
     torch.set_num_threads(configuration.threads)
     torch.set_num_interop_threads(1)
     torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and hides no bug here
-    torch.use_deterministic_algorithms(True)
+    # What torch.use_deterministic_algorithms(True) sets, without the compiler that it imports for a
+    # setting of its own: seconds of every start, and nothing compiles on a CPU.
+    torch._C._set_deterministic_algorithms(True, warn_only=False)  # noqa: SLF001
     torch.manual_seed(configuration.seed)
     random.seed(configuration.seed)
 
