@@ -146,13 +146,16 @@ func TestHopeless(t *testing.T) {
 	}
 	h.faulty(faults, up("nan")...).wait().want(t, 93, "up with losses that are never finite")
 	s := summaryOf(t, h, "nan")
-	if s.Exit != 93 || !strings.Contains(s.ExitReason, "not finite") || s.Steps != 0 || s.LossFirst != nil {
-		t.Errorf("want exit 93 with its reason and no step, got %+v", s)
+	if s.Exit != 93 || !strings.Contains(s.ExitReason, "3 votes running were not finite") || s.Rows != 0 || s.LossFirst != nil {
+		t.Errorf("want exit 93 with its reason and no row, got %+v", s)
 	}
 	h.must(2, "health", "nan")
 
 	// every row of the only step is skipped: nothing was trained
 	h.faulty(faults, up("nothing", set("training.steps=1", "failure.nonfinite_steps=1000")...)...).wait().want(t, 93, "up with nothing trained")
+	if s := summaryOf(t, h, "nothing"); !strings.Contains(s.ExitReason, "nothing was trained") || s.Rows != 0 || s.Skipped < 4 || s.Export != "" {
+		t.Errorf("want every sample of the step skipped and nothing exported, got %+v", s)
+	}
 }
 
 // TestNeverStarts: workers that end before the handshake end the run, with reports.
