@@ -12,7 +12,9 @@ import (
 	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
+	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
 
 func TestDecide(t *testing.T) {
@@ -270,5 +272,45 @@ func TestPeakOf(t *testing.T) {
 	}
 	if peak() == 0 {
 		t.Error("this process has no peak")
+	}
+}
+
+// TestHistoryAfterACrashInARevision: step 2 was revised, and the crash came
+// before step 3 was written again under its new chain.
+func TestHistoryAfterACrashInARevision(t *testing.T) {
+	plan := func(step runner.Step, rank0, rank1 runner.Row) runner.PlanRecord {
+		p := runner.PlanRecord{Plan: runner.StepPlan{Step: step, Epoch: 1, Rows: [][]runner.Row{{rank0}, {rank1}}}}
+		for _, row := range []runner.Row{rank0, rank1} {
+			if row > 0 {
+				p.Rows = append(p.Rows, runner.RowPlan{Row: row, Epoch: 1, Bucket: 8, Pieces: []runner.Piece{{Sample: runner.Sample(row), Tokens: 8, Anchors: 1}}})
+			}
+		}
+		return p
+	}
+	chained := func(prev runner.Chain, p runner.PlanRecord) runner.PlanRecord {
+		p.Chain = rows.Chain(prev, rows.Step{Plan: p.Plan, Rows: p.Rows})
+		return p
+	}
+	one := chained(runner.Chain{}, plan(1, 1, 2))
+	two := chained(one.Chain, plan(2, 3, 4))
+	three := chained(two.Chain, plan(3, 5, 6))
+	revised := chained(one.Chain, plan(2, 0, 4))
+	skip := runner.SkipRecord{Step: 2, Row: 3, Samples: []runner.Sample{3}, Draws: []uint32{0}, Reason: "loss not finite"}
+	end := func(rs ...runner.Record) *core.Resume {
+		h := newHistory()
+		for _, r := range rs {
+			h.take(r)
+		}
+		return h.end(func(runner.CheckpointRecord) bool { return false })
+	}
+	got := end(one, two, three, skip, revised)
+	if want := chained(revised.Chain, three).Chain; got.Plans[2].Chain != want || got.Plans[2].Chain == three.Chain {
+		t.Errorf("step 3 has chain %x, want %x", got.Plans[2].Chain[:4], want[:4])
+	}
+	if got.Skipped != 1 {
+		t.Errorf("skipped %d samples, want 1", got.Skipped)
+	}
+	if got := end(one, two, three, skip); got.Skipped != 0 || got.Plans[1].Chain != two.Chain {
+		t.Errorf("a skip without its revision: skipped %d, want 0", got.Skipped)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/image"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
+	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
 
 // history folds a journal's records into what a core resumes from. It decides
@@ -100,6 +101,7 @@ func (h *history) end(there func(runner.CheckpointRecord) bool) *core.Resume {
 		v.Plans = append(v.Plans, p)
 	}
 	slices.SortFunc(v.Plans, func(a, b runner.PlanRecord) int { return int(int64(a.Plan.Step) - int64(b.Plan.Step)) })
+	h.rechain()
 	for _, t := range h.committed {
 		v.Rows, v.Samples, v.Tokens = v.Rows+t.rows, v.Samples+t.samples, v.Tokens+t.tokens
 		if t.denominator == 0 {
@@ -110,10 +112,28 @@ func (h *history) end(there func(runner.CheckpointRecord) bool) *core.Resume {
 		}
 	}
 	v.Skipped = h.excluded
+	for _, plan := range v.Plans {
+		for _, row := range plan.Rows {
+			delete(h.skipped, row.Row) // its revised plan was never written: the skip did not happen
+		}
+	}
 	for _, samples := range h.skipped {
 		v.Skipped += samples
 	}
 	return v
+}
+
+// rechain computes the plans' chains anew. A revised plan changes the chains of
+// all later ones, and a crash may have come before those were written again.
+func (h *history) rechain() {
+	plans, prev := h.resume.Plans, runner.Chain{}
+	for i := range plans {
+		if plans[i].Plan.Step != runner.Step(i+1) {
+			return // the core refuses a gap
+		}
+		plans[i].Chain = rows.Chain(prev, rows.Step{Plan: plans[i].Plan, Rows: plans[i].Rows})
+		prev = plans[i].Chain
+	}
 }
 
 // openJournal goes on with the run's journal, or begins one.
