@@ -3,12 +3,8 @@ package up
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"time"
-
-	"github.com/google/renameio/v2"
 
 	"github.com/dflash-runner/dflash-runner/plugins/worker"
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -158,40 +154,6 @@ func (u *up) newLauncher(s *settings, data dataset) (*launcher, error) {
 		return nil, err
 	}
 	return &launcher{u: u, settings: s, data: data, nonce: hex.EncodeToString(b[:]), runtime: runtime, lives: map[runner.Worker]*process{}}, nil
-}
-
-// manifest.json: what a run's bits depend on.
-type manifest struct {
-	Format       string `json:"format"`
-	Name         string `json:"name"`
-	Index        string `json:"index"` // SHA-256 of the data index, hex
-	Data         string `json:"data"`
-	WorldSize    int    `json:"world_size"`
-	RowsPerStep  int    `json:"rows_per_step"`
-	Threads      int    `json:"threads"`
-	Attention    string `json:"attention"`
-	Environment  string `json:"environment"` // fingerprint
-	Drafter      any    `json:"drafter"`
-	Training     any    `json:"training"`
-	Target       any    `json:"target"`
-	Seed         uint64 `json:"seed"`
-	BitIdentical bool   `json:"bit_identical"`
-}
-
-func (u *up) writeManifest(s *settings, ix *rows.Index) (d runner.Digest, err error) {
-	m := manifest{Format: "dflash-runner-manifest/1", Name: u.dir.name, Index: hex.EncodeToString(ix.Digest[:]), Data: hex.EncodeToString(ix.Data[:]),
-		WorldSize: u.config.Workers.Drafters, RowsPerStep: u.config.Training.RowsPerStep, Threads: u.config.Workers.Threads,
-		Attention: u.config.Drafter.Attention, Environment: u.python.fingerprint, Drafter: s.drafter, Training: s.training, Target: s.target,
-		Seed: u.config.Run.Seed, BitIdentical: u.config.Workers.Device == "cpu"}
-	b, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return d, runner.Errorf(runner.Internal, "encode manifest: %w", err)
-	}
-	b = append(b, '\n') // the digest is the file's
-	if err := renameio.WriteFile(u.dir.join("manifest.json"), b, 0o600); err != nil {
-		return d, writable(u.dir.path, err)
-	}
-	return sha256.Sum256(b), nil
 }
 
 // enter makes the loop reachable for status and signals; a stop that came

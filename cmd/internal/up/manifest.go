@@ -1,0 +1,139 @@
+package up
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/google/renameio/v2"
+
+	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/rows"
+)
+
+// manifestFormat is the version of manifest.json.
+const manifestFormat = "dflash-runner-manifest/1"
+
+// manifest is manifest.json: what a run's bits depend on.
+type manifest struct {
+	Format       string             `json:"format"`
+	Name         string             `json:"name"`
+	Index        string             `json:"index"` // SHA-256 of the data index, hex
+	Data         string             `json:"data"`  // of the data
+	WorldSize    int                `json:"world_size"`
+	RowsPerStep  int                `json:"rows_per_step"`
+	Threads      int                `json:"threads"` // of each worker
+	Attention    string             `json:"attention"`
+	Environment  string             `json:"environment"` // fingerprint of the Python environment
+	Machine      string             `json:"machine"`     // processor: other ones round otherwise
+	Drafter      *workerv1.Drafter  `json:"drafter"`
+	Training     *workerv1.Training `json:"training"`
+	Target       *workerv1.Target   `json:"target"`
+	Seed         uint64             `json:"seed"`
+	BitIdentical bool               `json:"bit_identical"` // every life of the run so far gives the same bits
+}
+
+// against compares the manifest of a resumed run with the one before. What
+// makes another run of it is an error; what only changes bits is named.
+func (m manifest) against(old manifest) (differs []string, err error) {
+	for _, c := range []struct{ what, was, is string }{
+		{"format", old.Format, m.Format},
+		{"data index", old.Index, m.Index},
+		{"data", old.Data, m.Data},
+		{"workers.drafters", fmt.Sprint(old.WorldSize), fmt.Sprint(m.WorldSize)},
+		{"training.rows_per_step", fmt.Sprint(old.RowsPerStep), fmt.Sprint(m.RowsPerStep)},
+		{"run.seed", fmt.Sprint(old.Seed), fmt.Sprint(m.Seed)},
+		{"drafter", text(old.Drafter), text(m.Drafter)},
+		{"training", text(old.Training), text(m.Training)},
+		{"target", text(old.Target), text(m.Target)},
+	} {
+		if c.was != c.is {
+			return nil, runner.Errorf(runner.Invalid, "resume run %q: %s: want what the run began with, %s, got %s", m.Name, c.what, c.was, c.is).
+				WithHint("resume with the run's own configuration (config.yaml in its directory), or start a new run with --name")
+		}
+	}
+	for _, c := range []struct{ what, was, is string }{
+		{"workers.threads", fmt.Sprint(old.Threads), fmt.Sprint(m.Threads)},
+		{"drafter.attention", old.Attention, m.Attention},
+		{"python environment", old.Environment, m.Environment},
+		{"machine", old.Machine, m.Machine},
+	} {
+		if c.was != c.is {
+			differs = append(differs, fmt.Sprintf("%s was %s, is %s", c.what, c.was, c.is))
+		}
+	}
+	return differs, nil
+}
+
+func text(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err.Error() // these types marshal
+	}
+	return string(b)
+}
+
+// writeManifest writes the run's manifest and gives its digest. A run that was
+// begun is compared with what it began with.
+func (u *up) writeManifest(s *settings, ix *rows.Index) (d runner.Digest, err error) {
+	m := manifest{Format: manifestFormat, Name: u.dir.name, Index: hex.EncodeToString(ix.Digest[:]), Data: hex.EncodeToString(ix.Data[:]),
+		WorldSize: u.config.Workers.Drafters, RowsPerStep: u.config.Training.RowsPerStep, Threads: u.config.Workers.Threads,
+		Attention: u.config.Drafter.Attention, Environment: u.python.fingerprint, Machine: processor(), Drafter: s.drafter, Training: s.training, Target: s.target,
+		Seed: u.config.Run.Seed, BitIdentical: u.config.Workers.Device == "cpu"}
+	path := u.dir.join("manifest.json")
+	if hasJournal(u.dir.path) {
+		if m.BitIdentical, err = u.compare(m, path); err != nil {
+			return d, err
+		}
+	}
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return d, runner.Errorf(runner.Internal, "encode manifest: %w", err)
+	}
+	b = append(b, '\n') // the digest is the file's
+	if err := renameio.WriteFile(path, b, 0o600); err != nil {
+		return d, writable(u.dir.path, err)
+	}
+	return sha256.Sum256(b), nil
+}
+
+// compare says whether a resumed run still has the same bits, and tells why not.
+func (u *up) compare(m manifest, path string) (same bool, err error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, runner.Errorf(runner.Invalid, "resume run %q: want its manifest.json, got none", m.Name)
+	}
+	if err != nil {
+		return false, runner.Errorf(runner.Unavailable, "resume run %q: %w", m.Name, err)
+	}
+	var old manifest
+	if err := json.Unmarshal(b, &old); err != nil {
+		return false, runner.Errorf(runner.Invalid, "read %s: %w", path, err)
+	}
+	differs, err := m.against(old)
+	if len(differs) > 0 {
+		u.warn("resume", "not bit-identical: "+strings.Join(differs, "; "))
+	}
+	return m.BitIdentical && old.BitIdentical && len(differs) == 0, err
+}
+
+// processor names the machine's processor, as far as the kernel does.
+func processor() string {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "unknown"
+	}
+	for line := range bytes.Lines(b) {
+		if name, value, ok := bytes.Cut(line, []byte(":")); ok && string(bytes.TrimSpace(name)) == "model name" {
+			return string(bytes.TrimSpace(value))
+		}
+	}
+	return "unknown"
+}
