@@ -65,6 +65,7 @@ class Communicator:
             where = self._path.parent
             raise WorkerError(Kind.NOT_FOUND, f"join communicator {self.number}: no directory {where}")
         store = dist.FileStore(str(self._path), self.world)
+        store.set_timeout(_CONNECT_TIMEOUT)  # a peer may die between arriving and giving its address
         store.set(f"arrived/{self.rank}", b"1")
         others = [f"arrived/{rank}" for rank in range(self.world)]
         while not store.check(others):

@@ -170,7 +170,26 @@ func take(path, name string, lock *os.File) (*rundir, error) {
 		_ = lock.Close()
 		return nil, writable(path, err)
 	}
+	if err := empty(filepath.Join(path, "communicators")); err != nil {
+		_ = lock.Close()
+		return nil, writable(path, err)
+	}
 	return &rundir{name: name, path: path, lock: lock}, nil
+}
+
+// empty removes the stores of an earlier life's communicators, under the run's
+// lock: numbers begin again at 1, and what lies there are addresses of the dead.
+func empty(dir string) error {
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range left {
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func writable(path string, err error) error {
