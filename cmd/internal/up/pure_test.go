@@ -195,8 +195,13 @@ func TestHistory(t *testing.T) {
 	if got.Committed != 3 || got.Rows != 3 || got.Samples != 6 || got.Tokens != 45 || !got.Trained || got.LossFirst != 4 || got.LossLast != 4.0/3 {
 		t.Errorf("resumes with %+v", got)
 	}
-	if fresh := newHistory(); func() bool { fresh.take(runner.StartRecord{}); return fresh.any }() {
-		t.Error("a start alone is something to resume from")
+	fresh := newHistory()
+	if fresh.any {
+		t.Error("nothing is something to resume from")
+	}
+	fresh.take(runner.StartRecord{}) // killed at once: its lineage began all the same
+	if r := fresh.end(nil); !fresh.any || r.Lineage != 1 || r.Committed != 0 {
+		t.Errorf("after a start alone: resumes from %+v", r)
 	}
 }
 

@@ -20,7 +20,7 @@ type history struct {
 	checkpoints map[string]runner.CheckpointRecord
 	skipped     map[runner.Row]uint64 // samples in each
 	excluded    uint64                // samples
-	any         bool                  // more than a start was written
+	any         bool                  // something was written
 }
 
 // tally is what one committed step counts for.
@@ -37,12 +37,10 @@ func newHistory() *history {
 // take folds one record.
 func (h *history) take(r runner.Record) {
 	v := &h.resume
-	if _, start := r.(runner.StartRecord); !start {
-		h.any = true
-	}
+	h.any = true
 	switch r := r.(type) {
 	case runner.StartRecord:
-		v.Lineage = max(v.Lineage, r.Lineage)
+		v.Lineage = max(v.Lineage, r.Lineage, 1) // a life begins one, even if it was killed before it did anything
 	case runner.ExcludeRecord:
 		v.Excluded = true
 		h.excluded += uint64(len(r.Samples))
