@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+
+PYTHON = Path(__file__).resolve().parents[1]
 
 
 def run(code: str) -> str:
@@ -16,6 +20,7 @@ def run(code: str) -> str:
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, "PYTHONPATH": str(PYTHON)},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
