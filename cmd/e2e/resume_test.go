@@ -118,11 +118,11 @@ func (k *killer) kill(r *running, what string) {
 		k.t.Errorf("%s: processes outlive the supervisor: %v", what, left)
 	}
 	s, ok := k.h.status(k.run)
-	k.t.Logf("killed %s: step %d, lineage %d, %d workers", what, s.Step, s.Lineage, alive)
+	k.t.Logf("killed %s: last status step %d, lineage %d; %d workers, %d half checkpoints", what, s.Step, s.Lineage, alive, len(partials(k.h, k.run)))
 	if !ok || s.State != admin.Lost {
 		k.t.Errorf("%s: status: want lost, got %q", what, s.State)
 	}
-	if begun, err := filepath.Glob(k.h.path(k.run, "journal", "*.journal")); err == nil && len(begun) > 0 && s.Step > 0 {
+	if len(named(k.h.events(k.run), "step decided")) > 0 {
 		k.h.must(0, "journal", "verify", k.run)
 	}
 }

@@ -85,8 +85,9 @@ func checkDetached(t *testing.T, h *home) {
 	if started.Name != "stops" || started.Directory != h.path("stops") || started.Pid == 0 {
 		t.Fatalf("want run stops in %s, got %+v", h.path("stops"), started)
 	}
-	events, log := h.start("events", "-f"), h.start("logs", "-f", "drafter/0")
+	events := h.start("events", "-f")
 	h.trains(nil, "stops")
+	log := h.start("logs", "-f", "drafter/0")
 	if r := h.must(0, "health"); !strings.HasPrefix(r.out, "healthy") {
 		t.Errorf("health: want healthy, got %s", r.out)
 	}
