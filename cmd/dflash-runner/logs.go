@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -134,6 +135,9 @@ func newestLog(dir, name string) (logFile, error) {
 // showLogs prints a log; following, it goes on with the next generation's.
 func (c *cli) showLogs(ctx context.Context, dir, name string, follow bool) error {
 	now, err := newestLog(dir, name)
+	if err != nil && follow && workerName(name) && !over(dir) {
+		now, err = c.awaitLog(ctx, dir, name)
+	}
 	for err == nil {
 		var next logFile
 		newer := func() bool {
@@ -156,6 +160,31 @@ func (c *cli) showLogs(ctx context.Context, dir, name string, follow bool) error
 		now = next
 	}
 	return err
+}
+
+// workerName reports whether a log's name is a worker's, which comes to be when
+// it is launched.
+func workerName(name string) bool {
+	_, err := runner.ParseWorker(name)
+	return err == nil
+}
+
+// awaitLog waits for a worker's first log, until the run is over.
+func (c *cli) awaitLog(ctx context.Context, dir, name string) (logFile, error) {
+	c.tell("note", name+" is not launched yet: waiting")
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		now, err := newestLog(dir, name)
+		if err == nil || over(dir) {
+			return now, err
+		}
+		select {
+		case <-ctx.Done():
+			return now, runner.Errorf(runner.Canceled, "show log of %q: interrupted before there was one", name)
+		case <-tick.C:
+		}
+	}
 }
 
 // failures prints the reports of deaths, of all workers or one.

@@ -250,8 +250,8 @@ type Checkpoints struct {
 	EverySteps int `yaml:"every_steps" min:"1" max:"100000000"`
 	// KeepLast is how many of the newest are kept. Default 2.
 	KeepLast int `yaml:"keep_last" min:"1" max:"100000"`
-	// KeepBest is how many of the best by held-out loss are kept besides. Default 1.
-	KeepBest int `yaml:"keep_best" min:"0" max:"100000"`
+	// KeepBest keeps the best by held-out loss besides: 1 or 0. Default 1.
+	KeepBest int `yaml:"keep_best" min:"0" max:"1"`
 }
 
 // Evaluate measures acceptance.

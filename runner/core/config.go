@@ -20,6 +20,7 @@ type Config struct {
 	ImageEvery   runner.Step
 	Checkpoint   runner.Step // a checkpoint every so many steps; 0: at the end alone
 	KeepLast     int         // checkpoints kept besides the best
+	ForgetBest   bool        // no checkpoint is kept for its held-out loss
 	Evaluation   Evaluation
 	Restart      Restart
 	Deadlines    Deadlines

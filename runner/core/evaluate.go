@@ -167,7 +167,7 @@ func (c *Core) scored(e evaluation) {
 		c.append(x)
 		c.figures.evaluation(x)
 		c.emit(evaluationEvent(x))
-		if x.What != "loss" || !c.figures.best(x) || x.Step == 0 {
+		if x.What != "loss" || c.cfg.ForgetBest || !c.figures.best(x) || x.Step == 0 {
 			continue
 		}
 		if im := c.imageAt(e.image); im != nil {

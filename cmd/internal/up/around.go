@@ -113,7 +113,8 @@ func (a *around) status() error {
 	}
 	a.u.mu.Lock()
 	defer a.u.mu.Unlock()
-	a.u.last = admin.Status{Name: a.u.dir.name, State: admin.Starting, Directory: a.u.dir.path, Socket: path, Process: self, StartedAt: a.u.started}
+	a.u.last = admin.Status{Name: a.u.dir.name, State: admin.Starting, Directory: a.u.dir.path, Socket: path, Process: self, StartedAt: a.u.started,
+		Gate: admin.GateStatus{Width: a.u.config.WarmUp.Width}}
 	return nil
 }
 

@@ -108,7 +108,7 @@ func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *co
 	c := u.config
 	k := core.Config{Devices: u.plan.Turns, GateWidth: c.WarmUp.Width, Slots: uint32(c.Workers.Slots),
 		Planner: p.planner, Steps: p.steps, HorizonSteps: c.Training.HorizonSteps, ImageEvery: runner.Step(c.Images.EverySteps),
-		Checkpoint: runner.Step(c.Checkpoints.EverySteps), KeepLast: c.Checkpoints.KeepLast, NonFinite: c.Failure.NonfiniteSteps,
+		Checkpoint: runner.Step(c.Checkpoints.EverySteps), KeepLast: c.Checkpoints.KeepLast, ForgetBest: c.Checkpoints.KeepBest == 0, NonFinite: c.Failure.NonfiniteSteps,
 		Manifest: manifest, Excluded: p.planner.Excluded(), Resume: resume,
 		Evaluation: core.Evaluation{Every: runner.Step(c.Checkpoints.EverySteps), AtStart: true, AtEnd: true,
 			Heldout: uint32(c.Evaluate.HeldoutSamples), HeldoutChunk: heldoutChunk, Prompts: uint32(c.Evaluate.Prompts), PromptChunk: promptChunk, PromptsAtStart: promptsAtStart,
