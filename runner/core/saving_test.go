@@ -20,9 +20,23 @@ func stepsOf(ps []picture) (ns []runner.Step) {
 // The last two checkpoints stay, and the best by held-out loss. In the model
 // the loss falls with each step; the test's own answers make step 2 the best.
 func TestTheLastCheckpointsAndTheBestAreKept(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		forget bool
+		want   []runner.Step
+	}{
+		{"the best besides", false, []runner.Step{2, 6, 7}},
+		{"the last alone", true, []runner.Step{6, 7}},
+	} {
+		t.Run(c.name, func(t *testing.T) { testKept(t, c.forget, c.want) })
+	}
+}
+
+func testKept(t *testing.T, forget bool, want []runner.Step) {
 	s := setup{targets: 1, drafters: 2, micros: 1, steps: 7, slots: 2, checkpoint: 1, budget: 9,
 		evaluation: Evaluation{Every: 1, Heldout: 4, HeldoutChunk: 4}}
 	x := stage(t, s, func(*world) bool { return true })
+	x.core.cfg.ForgetBest = forget
 	for n := runner.Step(1); n <= 7; n++ {
 		x.until(holding(0, is[runner.Evaluate]))
 		loss := 5.0
@@ -34,11 +48,11 @@ func TestTheLastCheckpointsAndTheBestAreKept(t *testing.T) {
 	if f := x.over(); f.Code != runner.ExitDone {
 		t.Fatalf("finished with %+v", f)
 	}
-	if got := stepsOf(x.disk); !slices.Equal(got, []runner.Step{2, 6, 7}) {
-		t.Errorf("the disk holds steps %v, want 2 (best), 6 and 7", got)
+	if got := stepsOf(x.disk); !slices.Equal(got, want) {
+		t.Errorf("the disk holds steps %v, want %v", got, want)
 	}
 	v := x.core.View()
-	if len(v.Evaluations) != 7 || len(v.Checkpoints) != 3 || !v.Checkpoints[0].Best {
+	if len(v.Evaluations) != 7 || len(v.Checkpoints) != len(want) || v.Checkpoints[0].Best == forget {
 		t.Errorf("view shows %d evaluations and checkpoints %+v", len(v.Evaluations), v.Checkpoints)
 	}
 }
