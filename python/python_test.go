@@ -41,7 +41,7 @@ func TestPython(t *testing.T) {
 // the test's output as it comes with -v, and in any case after a failure.
 func python3(t *testing.T, interpreter string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, interpreter, args...)
 	cmd.Dir = ".."
