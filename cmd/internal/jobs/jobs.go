@@ -5,7 +5,6 @@ package jobs
 import (
 	"context"
 	"io"
-	"os"
 	"runtime"
 	"time"
 
@@ -66,7 +65,7 @@ func (r *Runner) Run(ctx context.Context, j *jobv1.Job, progress func(*jobv1.Pro
 	a := answer{progress: progress}
 	err = worker.RunJob(ctx, worker.JobSpec{
 		Argv: []string{r.python, "-m", "dflash_runner.job"}, Stdin: in, Logger: logger, Grace: grace,
-		Env: worker.Environment(os.Environ(), up.JobEnvironment(r.tree, r.threads)),
+		Env: up.JobEnvironment(r.tree, r.threads),
 	}, a.line)
 	switch {
 	case ctx.Err() != nil:

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 
 	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
-	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
@@ -133,12 +132,10 @@ func (u *up) exportStage(ctx context.Context, s *settings, image string) (string
 		dir = u.dir.join("export")
 	}
 	u.board.begin("export")
-	j := &jobv1.Export{Directory: dir, Image: image, Drafter: drafterOf(s), Target: s.target, Dtype: u.config.Export.DType}
+	j := &jobv1.Export{Directory: dir, Image: image, Drafter: s.drafter, Target: s.target, Dtype: u.config.Export.DType}
 	if _, err := u.job(ctx, "export", 1, &jobv1.Job{Job: &jobv1.Job_Export{Export: j}}); err != nil {
 		return "", err
 	}
 	u.board.done("export")
 	return dir, nil
 }
-
-func drafterOf(s *settings) *workerv1.Drafter { return s.drafter }

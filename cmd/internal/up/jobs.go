@@ -47,7 +47,7 @@ func (u *up) job(ctx context.Context, name string, threads int, j *jobv1.Job) (*
 	var result *jobv1.Result
 	var failed error
 	err = worker.RunJob(ctx, worker.JobSpec{
-		Argv: []string{u.python.interpreter, "-m", "dflash_runner.job"}, Env: worker.Environment(os.Environ(), u.python.environment(threads)),
+		Argv: []string{u.python.interpreter, "-m", "dflash_runner.job"}, Env: u.python.environment(threads),
 		Dir: u.dir.path, Stdin: in, LogPath: u.dir.join("logs", name+".log"), Logger: u.log.Named(name), Grace: jobGrace,
 	}, func(line []byte) {
 		var r jobv1.Report

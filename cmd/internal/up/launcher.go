@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/dflash-runner/dflash-runner/plugins/worker"
@@ -56,13 +57,14 @@ func (l *launcher) Launch(ctx context.Context, life runner.Life) (drive.Process,
 	return out, nil
 }
 
+// environment is what the supervisor sets; the host's part is added at launch.
 func (l *launcher) environment(life runner.Life) []string {
 	set := l.u.python.environment(l.u.config.Workers.Threads)
 	set = append(set, "CUDA_VISIBLE_DEVICES=") // on a CPU, torch sees no GPU
 	if fault := os.Getenv(faultVariable); fault != "" {
 		set = append(set, faultVariable+"="+fault)
 	}
-	return append(worker.Environment(os.Environ(), set), "DFLASH_RUNNER_LIFE="+life.String())
+	return append(set, "DFLASH_RUNNER_LIFE="+life.String())
 }
 
 func logName(life runner.Life) string {
@@ -95,11 +97,12 @@ func (p *process) WarmUp(ctx context.Context, progress func(string, uint32, uint
 		return runner.Certificate{}, err
 	}
 	name := p.u.dir.join("certificates", strings.TrimSuffix(logName(p.life), ".log")+".json")
-	if b, err := protojson.Marshal(full); err == nil {
-		err = os.WriteFile(name, b, 0o600)
-		if err != nil {
-			p.u.warn("certificates", err.Error())
-		}
+	b, err := protojson.Marshal(full)
+	if err == nil {
+		err = renameio.WriteFile(name, b, 0o600)
+	}
+	if err != nil { // the certificate holds all the same; its file is for people
+		p.u.warn("certificates", err.Error())
 	}
 	return worker.Check(full, p.configuration, p.configuration.Device)
 }

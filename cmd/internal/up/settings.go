@@ -12,12 +12,10 @@ import (
 // settings is a configuration joined with what its target's directory says:
 // every number that workers and jobs are told.
 type settings struct {
-	config    *config.Config
-	target    *workerv1.Target
-	drafter   *workerv1.Drafter
-	training  *workerv1.Training
-	width     uint32 // of captured hidden states: layers x hidden size
-	hiddenMax uint32 // largest bucket, in tokens
+	config   *config.Config
+	target   *workerv1.Target
+	drafter  *workerv1.Drafter
+	training *workerv1.Training
 }
 
 // settle joins the configuration with the model in directory. The directory
@@ -53,8 +51,6 @@ func settle(c *config.Config, directory string) (*settings, error) {
 			WeightConstant: weightConstant(t.RowsPerStep, t.Anchors, c.Drafter.BlockSize, t.Gamma),
 			Beta1:          t.Betas[0], Beta2: t.Betas[1], Epsilon: t.Epsilon, WeightDecay: t.WeightDecay, ClipNorm: t.ClipNorm,
 			RowsPerStep: uint32(t.RowsPerStep), ComputeDtype: t.ComputeDType},
-		width:     uint32(len(ids) * m.HiddenSize),
-		hiddenMax: uint32(t.Buckets[len(t.Buckets)-1]),
 	}
 	return s, nil
 }
