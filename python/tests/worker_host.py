@@ -6,7 +6,6 @@ import array
 import contextlib
 import fcntl
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -29,6 +28,19 @@ from dflash_runner.worker.v1 import worker_pb2, worker_pb2_grpc
 from tiny import VOCABULARY, make_target
 
 DEADLINE_S = 60.0
+# Puts the inherited descriptors where a worker expects them, then becomes it. Not a
+# preexec_fn: that runs fork handlers of gRPC and torch here, which deadlock at times.
+INHERIT = f"""
+import fcntl, os, signal, sys
+given = [int(fd) for fd in sys.argv[1:3]]
+death, lane = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in given]
+for fd in given:
+    os.close(fd)
+os.dup2(death, {serve.DEATH_FD})
+os.dup2(lane, {serve.LANE_FD})
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 PYTHON = Path(__file__).resolve().parents[1]
 BUCKETS = (24, 40)
 LAYER_IDS = (1, 2, 3)
@@ -141,8 +153,9 @@ class Host:
         command = [sys.executable, "-m", "dflash_runner.serve"]
         if code:
             command = [sys.executable, "-c", code]
+        inherited = (self.death_read, theirs.fileno())
         self.process = subprocess.Popen(
-            command,
+            [sys.executable, "-S", "-c", INHERIT, *map(str, inherited), *command],
             env={
                 "PATH": os.environ["PATH"],
                 "PYTHONPATH": str(PYTHON),
@@ -155,8 +168,7 @@ class Host:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            close_fds=False,
-            preexec_fn=lambda: _inherit(self.death_read, theirs.fileno()),
+            pass_fds=inherited,
         )
         theirs.close()
         os.close(self.death_read)
@@ -231,14 +243,6 @@ class Host:
     def _drain_stderr(self) -> None:
         for line in self.process.stderr:
             self.stderr.append(line.decode(errors="replace"))
-
-
-def _inherit(death: int, lane: int) -> None:
-    """Put the inherited descriptors where a worker expects them; runs between fork and exec."""
-    death, lane = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in (death, lane))
-    os.dup2(death, serve.DEATH_FD)
-    os.dup2(lane, serve.LANE_FD)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def memfd(name: str, size: int, *, seal: bool = False) -> int:

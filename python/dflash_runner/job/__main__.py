@@ -67,8 +67,10 @@ def _run(raw: bytes, reporter: Reporter) -> None:
         raise WorkerError(Kind.INVALID, f"read job: want one job, got none in {len(raw)} bytes")
     if not job.threads:
         raise WorkerError(Kind.INVALID, "read job: threads: want at least 1, got 0")
-    # before torch: spinning barriers cost up to 17 times on shared cores (measured)
+    # before torch; a supervisor sets both, a person may not. Endless spinning cost up to 17
+    # times on shared cores, none at all 1.9 times on quiet ones (measured)
     os.environ |= {"OMP_NUM_THREADS": str(job.threads), "OMP_WAIT_POLICY": "passive"}
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     from dflash_runner.job.jobs import do
 
