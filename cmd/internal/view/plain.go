@@ -45,7 +45,7 @@ func Lines(last, next admin.Status) (lines []string) {
 	if next.Lineage > last.Lineage && last.Lineage > 0 {
 		lines = append(lines, fmt.Sprintf("restored: lineage %d goes on from step %d", next.Lineage, next.Step))
 	}
-	if c := next.Checkpoint; c != nil && (last.Checkpoint == nil || *c != *last.Checkpoint) {
+	if c := next.Checkpoint; c != nil && (last.Checkpoint == nil || c.Name != last.Checkpoint.Name) { // the best one is published a second time
 		lines = append(lines, fmt.Sprintf("checkpoint %s at step %d", c.Name, c.Step))
 	}
 	if a := next.Acceptance; a != nil && (last.Acceptance == nil || *a != *last.Acceptance) {

@@ -15,11 +15,12 @@ import (
 // steps is how many optimiser steps configs/cpu-test.yaml trains.
 const steps = 16
 
-// TestWholeRun is a user's first hour: up, looking at it while it runs and
-// after, and a second up.
 // cached are the stages whose results are kept between runs.
 var cached = []string{"environment", "target", "regenerate", "prepare"}
 
+// TestWholeRun is a user's first hour: up, looking at it while it runs and
+// after, and a second up. It comes first of all tests by the name of its file,
+// so that they are held against its run and none has to make its own.
 func TestWholeRun(t *testing.T) {
 	h := newHome(t)
 	first := h.start("up", "-f", built.config, "--plain")
