@@ -60,12 +60,12 @@ func TestWholeRun(t *testing.T) {
 // the gate lets one in at a time, and the documented fields are there.
 func watch(t *testing.T, h *home, up *running) {
 	t.Helper()
-	held, queued, trained := false, false, false
+	held, trained := false, false
 	h.until(up, "cpu-test", "a step is trained", func(s admin.Snapshot) bool {
 		if len(s.Workers) > 0 && (len(s.Gate.Holders) > 1 || s.Gate.Width != 1) {
 			t.Fatalf("gate: want at most 1 holder, got %v of width %d", s.Gate.Holders, s.Gate.Width)
 		}
-		held, queued = held || s.Gate.Holder != nil, queued || len(s.Gate.Queue) > 0
+		held = held || s.Gate.Holder != nil
 		for _, w := range s.Workers {
 			if w.State == "ready" && w.Certificate == nil {
 				t.Fatalf("%s is ready without a certificate", w.Name)
@@ -74,8 +74,8 @@ func watch(t *testing.T, h *home, up *running) {
 		trained = s.Step > 0 && s.Client != nil
 		return trained
 	})
-	if !held || !queued {
-		t.Errorf("gate: want a holder and a queue seen, got %v, %v", held, queued)
+	if !held { // a queue may come and go between two looks
+		t.Error("gate: want a holder seen, got none")
 	}
 	live := h.must(0, "status", "--json")
 	wantFields(t, "status --json", live.out, statusFields)

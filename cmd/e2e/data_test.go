@@ -57,6 +57,7 @@ func TestOwnFiles(t *testing.T) {
 		return
 	}
 	reference := want(t)
+	t.Parallel()
 	h := newHome(t)
 	h.dir = filepath.Join(h.dir, strings.Repeat("a-long-way-down/", 8))
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {

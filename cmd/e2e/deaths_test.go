@@ -102,7 +102,7 @@ func TestHanging(t *testing.T) {
 		return
 	}
 	reference := want(t)
-	t.Parallel() // mostly waits
+	t.Parallel()
 	h := newHome(t)
 	r := h.faulty([]string{"drafter/0:warm_up:1:hang", "drafter/1:train@5:1:nan", "drafter/1:train@9:1:hang"},
 		up("hanging", set("warmup.deadline=25s", "failure.deadlines.order=25s")...)...)
@@ -139,6 +139,7 @@ func TestHopeless(t *testing.T) {
 	if testing.Short() {
 		return
 	}
+	t.Parallel()
 	h := newHome(t)
 	faults := []string{}
 	for n := range 64 {

@@ -169,6 +169,7 @@ func TestStopBeforeTraining(t *testing.T) {
 		return
 	}
 	want(t) // target and data are there
+	t.Parallel()
 	h := newHome(t)
 	r := h.start(up("early")...)
 	h.until(r, "early", "workers are launched", func(s admin.Snapshot) bool { return s.Client != nil && s.Stage == "launch" })

@@ -76,6 +76,7 @@ func TestDiskFull(t *testing.T) {
 		return
 	}
 	want(t) // target and data are there
+	t.Parallel()
 	h := newHome(t)
 	checkpoints := h.path("full", "checkpoints")
 	if err := os.MkdirAll(checkpoints, 0o700); err != nil {
