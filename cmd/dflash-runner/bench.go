@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -110,7 +111,11 @@ func (c *cli) measureRun(ctx context.Context, dir string, over time.Duration) (*
 		if err != nil {
 			return nil, err
 		}
-		return bench.Finished(s)
+		first, err := bench.FirstStep(ctx, filepath.Join(dir, "events.jsonl"), s.StartedAt)
+		if err != nil {
+			return nil, err
+		}
+		return bench.Finished(s, first)
 	}
 	if over < time.Second {
 		return nil, usage("bench run: --over: want at least 1s, got %s", over)

@@ -19,21 +19,45 @@ const (
 )
 
 // WriteStatus replaces status.json: a reader sees the old or the new one whole.
-// It waits for the disk, so it is not called from the loop.
-func WriteStatus(directory string, s Status) error { return write(directory, StatusFile, s) }
+// It is a picture that the next one replaces a moment later, so nobody waits
+// until it is on the disk; still it is not called from the loop.
+func WriteStatus(directory string, s Status) error {
+	text, err := encode(StatusFile, s)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(directory, StatusFile)
+	next := filepath.Join(directory, "."+StatusFile+".next") // one writer: the run's supervisor
+	err = os.WriteFile(next, text, 0o644)
+	if err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
+		return runner.Errorf(runner.Unavailable, "write %s: %w", StatusFile, err)
+	}
+	return nil
+}
 
 // WriteSummary replaces summary.json.
 func WriteSummary(directory string, s Summary) error { return write(directory, SummaryFile, s) }
 
 func write(directory, name string, v any) error {
-	text, err := json.MarshalIndent(v, "", "  ")
+	text, err := encode(name, v)
 	if err != nil {
-		return runner.Errorf(runner.Internal, "write %s: %w", name, err)
+		return err
 	}
-	if err := renameio.WriteFile(filepath.Join(directory, name), append(text, '\n'), 0o644); err != nil {
+	if err := renameio.WriteFile(filepath.Join(directory, name), text, 0o644); err != nil {
 		return runner.Errorf(runner.Unavailable, "write %s: %w", name, err)
 	}
 	return nil
+}
+
+func encode(name string, v any) ([]byte, error) {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return nil, runner.Errorf(runner.Internal, "write %s: %w", name, err)
+	}
+	return append(text, '\n'), nil
 }
 
 // ReadStatus reads status.json. A run that says it is running but whose process

@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,8 +21,9 @@ const (
 	statusSamples = 20
 )
 
-// Finished gives a supervisor's own costs over a run that is over.
-func Finished(s admin.Summary) (*Report, error) {
+// Finished gives a supervisor's own costs over a run that is over, and how long
+// it took to its first step, decided at first; zero where that is not known.
+func Finished(s admin.Summary, first time.Time) (*Report, error) {
 	if s.Rows == 0 {
 		return nil, runner.Errorf(runner.Invalid, "read figures of run %s: want committed rows, got none", s.Name)
 	}
@@ -35,23 +37,48 @@ func Finished(s admin.Summary) (*Report, error) {
 	r.add("supervisor peak memory (VmHWM)", float64(s.SupervisorPeakBytes)/mib, "MiB", 0, atMost(48))
 	r.add("supervisor CPU time in all", s.SupervisorCPUS, "s", 0, nil)
 	r.add("committed rows", float64(s.Rows), "rows", 0, nil)
-	before, reused := 0.0, true
-	for _, stage := range s.Stages {
-		switch stage.Name {
-		case "environment", "target":
-			reused = reused && stage.State == admin.StageReused
-			before += stage.Seconds
-		case "regenerate", "prepare", "launch", "warm_up", "evaluate_before":
-			before += stage.Seconds
-		}
+	if !first.IsZero() {
+		r.add("start to first step", first.Sub(s.StartedAt).Seconds(), "s", 0, firstStepGoal(s.Stages))
 	}
-	goal = nil
-	if reused { // it holds once environment and target exist
-		goal = atMost(25)
-	}
-	r.add("stages before training", before, "s", 0, goal)
 	r.Facts["run"], r.Facts["exit"] = s.Name, fmt.Sprint(s.Exit)
 	return r.done(), nil
+}
+
+// firstStepGoal holds once everything that is built before a run exists.
+func firstStepGoal(stages []admin.Stage) *Goal {
+	for _, s := range stages {
+		switch s.Name {
+		case "environment", "target", "regenerate", "prepare":
+			if s.State != admin.StageReused {
+				return nil
+			}
+		}
+	}
+	return atMost(25)
+}
+
+// FirstStep reads from a run's events when it decided a step first, not counting
+// lives before since; zero where it never did.
+func FirstStep(ctx context.Context, events string, since time.Time) (time.Time, error) {
+	for line, err := range admin.Tail(ctx, events, 0, false, nil) {
+		if err != nil {
+			return time.Time{}, runner.Errorf(runner.NotFound, "read events: %w", err)
+		}
+		if !bytes.Contains(line, []byte(`"step decided"`)) {
+			continue
+		}
+		var e struct {
+			At    time.Time
+			Event string
+		}
+		if err := json.Unmarshal(line, &e); err != nil {
+			return time.Time{}, runner.Errorf(runner.Invalid, "read events: %w", err)
+		}
+		if e.Event == "step decided" && e.At.After(since) {
+			return e.At, nil
+		}
+	}
+	return time.Time{}, nil
 }
 
 // Live measures a supervisor that runs: the share of a core that it uses over

@@ -10,10 +10,11 @@ import (
 )
 
 func TestFinished(t *testing.T) {
-	s := admin.Summary{Name: "a", Rows: 200, SupervisorCPUS: 0.3, SupervisorPeakBytes: 49 << 20, Stages: []admin.Stage{
+	s := admin.Summary{Name: "a", StartedAt: time.Now(), Rows: 200, SupervisorCPUS: 0.3, SupervisorPeakBytes: 49 << 20, Stages: []admin.Stage{
 		{Name: "environment", State: admin.StageReused, Seconds: 0.5}, {Name: "target", State: admin.StageReused},
 		{Name: "warm_up", State: admin.StageDone, Seconds: 10}, {Name: "train", State: admin.StageDone, Seconds: 99}}}
-	r, err := Finished(s)
+	first := s.StartedAt.Add(10500 * time.Millisecond)
+	r, err := Finished(s, first)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,15 +30,15 @@ func TestFinished(t *testing.T) {
 		t.Errorf("got %v with goal %v, want 10.5 with one", f.Value, f.Goal)
 	}
 	s.Stages[1].State = admin.StageDone
-	if r, err = Finished(s); err != nil || r.Figures[4].Goal != nil {
+	if r, err = Finished(s, first); err != nil || r.Figures[4].Goal != nil {
 		t.Errorf("got %v, %v, want no goal for a run that built its target", r.Figures[4].Goal, err)
 	}
 	s.Lineage = 2
-	if r, err = Finished(s); err != nil || r.Figures[0].Goal != nil || r.Facts["lineage"] == "" {
+	if r, err = Finished(s, first); err != nil || r.Figures[0].Goal != nil || r.Facts["lineage"] == "" {
 		t.Errorf("got goal %v, %v, want none for a run whose rows are not of one process", r.Figures[0].Goal, err)
 	}
 	s.Rows = 0
-	if _, err := Finished(s); err == nil || runner.KindOf(err) != runner.Invalid {
+	if _, err := Finished(s, first); err == nil || runner.KindOf(err) != runner.Invalid {
 		t.Errorf("without rows: got %v, want kind invalid", err)
 	}
 }

@@ -21,6 +21,9 @@ import (
 // anything itself.
 const viewWait = 500 * time.Millisecond
 
+// residentAge is how old a worker's memory may be in a status.
+const residentAge = time.Second
+
 var _ admin.Source = (*up)(nil)
 
 // Status gives the newest picture of the run. From any goroutine.
@@ -180,7 +183,7 @@ func (u *up) workers(v drive.View, now time.Time) []admin.WorkerStatus {
 			s.Certificate = &c
 		}
 		if s.Pid > 0 {
-			s.RSSBytes = rss(s.Pid)
+			s.RSSBytes = u.resident.of(s.Pid, now)
 		}
 		if w.State == "warming" {
 			s.Phase = u.phases[w.Worker]
@@ -188,6 +191,28 @@ func (u *up) workers(v drive.View, now time.Time) []admin.WorkerStatus {
 		out = append(out, s)
 	}
 	return out
+}
+
+// residents remembers what processes hold in memory, as several readers ask for
+// it every moment and each look costs some files of /proc. Not for concurrent use.
+type residents map[int]resident
+
+type resident struct {
+	bytes uint64
+	at    time.Time
+}
+
+// of gives what a process holds in memory, at most residentAge old.
+func (r *residents) of(pid int, now time.Time) uint64 {
+	last, ok := (*r)[pid]
+	if !ok || now.Sub(last.at) >= residentAge {
+		last = resident{rss(pid), now}
+		if *r == nil {
+			*r = residents{}
+		}
+		(*r)[pid] = last
+	}
+	return last.bytes
 }
 
 // rss is a process's resident memory, 0 when it is gone.

@@ -77,6 +77,7 @@ type up struct {
 	final        *drive.View              // once the loop is over
 	phases       map[runner.Worker]string // of warm-up
 	rate         rate
+	resident     residents
 	top1         *float64
 	exported     string
 	tokensBefore uint64 // committed before this supervisor began
