@@ -79,7 +79,10 @@ class TargetSubject:
         """The frozen parameters: nothing may change them."""
         return self._target.parameters()
 
-    @torch.no_grad()
+    def changing(self) -> Mapping[str, Tensor]:
+        """Nothing: a copy of frozen weights would double what a target takes."""
+        return {}
+
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Nothing changed them, so nothing is put back: the digests prove it."""
 

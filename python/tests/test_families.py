@@ -226,6 +226,10 @@ def test_borrowed_embedding_is_raw_and_the_head_is_the_targets(saved: Path, name
     output = target.decoder(input_ids=ids[None], use_cache=False).last_hidden_state
     assert torch.equal(frozen.logits(output), target.model(input_ids=ids[None]).logits)
     assert (frozen.head_VD is frozen.embedding_VD) is target.text.tie_word_embeddings
+    shared = head.of_model(target.model)
+    for mine, read_again in ((shared.embedding_VD, frozen.embedding_VD), (shared.head_VD, frozen.head_VD)):
+        assert torch.equal(mine, read_again)
+        assert mine.data_ptr() in {tensor.data_ptr() for tensor in target.parameters().values()}
 
 
 @EVERY
@@ -298,8 +302,10 @@ def test_text_decoder_inside_a_multimodal_model(saved: Path, wrapped: Path) -> N
         right = subject_of(target).oracle()
         assert right.largest <= right.tolerance
     frozen, text = head.load(wrapped, dtype=torch.float32), head.load(saved / "gemma3", dtype=torch.float32)
-    assert torch.equal(frozen.embedding_VD, text.embedding_VD)
-    assert torch.equal(frozen.head_VD, text.head_VD)
+    shared = head.of_model(FrozenTarget(wrapped, dtype=torch.float32, layer_ids=IDS).model)
+    for got in (frozen, shared):
+        assert torch.equal(got.embedding_VD, text.embedding_VD)
+        assert torch.equal(got.head_VD, text.head_VD)
 
 
 def test_decoding_by_a_multimodal_model_is_that_of_its_text(saved: Path, wrapped: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ import torch._dynamo.callback
 from dflash_runner import attention, config, image, trainer, warmup, warmup_drafter
 from dflash_runner.certificate import Certificate, Progress
 from dflash_runner.errors import Kind, WorkerError
+from dflash_runner.evaluation import Evaluator
 from dflash_runner.frozen import FrozenTarget
+from dflash_runner.image_header import blank
+from dflash_runner.orders import Evaluate
 from dflash_runner.packing import Packed
 from dflash_runner.target import TargetRole
 from dflash_runner.trainer import Trainer
@@ -267,6 +272,7 @@ def test_target_holds_and_its_oracle_sees_leaks(
     assert certificate.attention_calls == 4 * len(BUCKETS) * 2
     assert certificate.dense_difference <= certificate.dense_tolerance
     assert (certificate.gradients, certificate.padded_anchors) == (False, False)
+    assert not subject.changing()  # frozen weights are never copied
     with monkeypatch.context() as patch:
         patch.setattr(Packed, "positions", lambda row: torch.arange(len(row.tokens_S))[None])
         leaked = subject.oracle()
@@ -298,6 +304,29 @@ def test_a_target_holds_the_whole_model_only_to_decode(
     assert any("lm_head" in name for name in saved[0]) is prompts
     certificate = role.warm_up(lambda _: None)
     assert certificate.dense_difference <= certificate.dense_tolerance
+
+
+def test_held_out_loss_needs_no_whole_target(directory: Path) -> None:
+    """A cut target gives the same loss; decoding by it is refused, with the reason."""
+    message = configuration(directory, role=worker_pb2.ROLE_TARGET)
+    settings = config.from_message(message)
+    drafter = Trainer(config.from_message(configuration(directory)))
+    state, digest = drafter.state(), drafter.parameters_digest()
+    nbytes = image.image_bytes(state)
+    fd = os.memfd_create("image")
+    os.ftruncate(fd, nbytes)
+    image.write(fd, nbytes=nbytes, state=state, head=replace(blank(), parameters=digest))
+    ask = {"seq": 1, "step": 0, "first": 0, "count": 2, "new_tokens": 4, "nbytes": nbytes}
+    losses = []
+    for whole in (True, False):
+        target = FrozenTarget(directory / "target", dtype=torch.float32, layer_ids=(1, 2, 3), whole=whole)
+        evaluator = Evaluator(target, configuration=settings)
+        reply = evaluator.evaluate(Evaluate(**ask, what="loss"), fd=fd)
+        losses.append((reply.numerator, reply.denominator))
+    os.close(fd)
+    assert losses[0] == losses[1] and losses[0][1] > 0
+    with pytest.raises(WorkerError, match="want the whole model, got its blocks 0 to 3"):
+        evaluator.evaluate(Evaluate(**ask | {"nbytes": 0}, what="plain"), fd=None)
 
 
 def test_masters_are_not_rounded(directory: Path) -> None:
