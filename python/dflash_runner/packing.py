@@ -34,7 +34,7 @@ class Packed:
         Source: transformers, masking_utils.find_packed_sequence_indices.
         """
         documents_S = self.documents_S
-        place_S = torch.arange(len(documents_S))
+        place_S = torch.arange(len(documents_S), device=documents_S.device)
         fresh_S = torch.ones_like(documents_S, dtype=torch.bool)
         fresh_S[1:] = documents_S[1:] != documents_S[:-1]
         return (place_S - torch.where(fresh_S, place_S, 0).cummax(dim=0).values)[None]

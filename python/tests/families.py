@@ -73,6 +73,26 @@ def config_of(name: str) -> Any:
     return config
 
 
+def wrapped_config() -> Any:
+    """Gemma 3 with a vision tower: its text configuration is nested."""
+    vision = transformers.SiglipVisionConfig(
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=16,
+        patch_size=8,
+    )
+    return transformers.Gemma3Config(
+        text_config=config_of("gemma3").to_dict(),
+        vision_config=vision.to_dict(),
+        mm_tokens_per_image=4,
+        image_token_index=90,
+        boi_token_index=91,
+        eoi_token_index=92,
+    )
+
+
 def make(name: str, *, seed: int = 5) -> nn.Module:
     """A family's small random model, in eval mode, its norms not trivial either."""
     model_class = getattr(transformers, f"{FAMILIES[name][0]}ForCausalLM")

@@ -20,7 +20,19 @@ from dflash_runner.model import DrafterConfig
 from dflash_runner.packing import Packed
 from dflash_runner.serving import ServingDrafter
 from dflash_runner.warmup_target import TargetSubject, difference, tolerance_of
-from families import DENSE, FAMILIES, LAYERS, LENGTHS, VOCABULARY, WINDOW, WINDOWED, config_of, make, row_of
+from families import (
+    DENSE,
+    FAMILIES,
+    LAYERS,
+    LENGTHS,
+    VOCABULARY,
+    WINDOW,
+    WINDOWED,
+    config_of,
+    make,
+    row_of,
+    wrapped_config,
+)
 from numerics import make_drafter
 from torch import Tensor, nn
 
@@ -97,6 +109,25 @@ def test_no_attention_crosses_a_document(saved: Path, name: str, dtype: torch.dt
         else:
             bound = 2e-6 if dtype == torch.float32 else tolerance_of(target)
             assert difference(again_SC[span], got_SC[span], layers=len(IDS)) <= bound
+
+
+@pytest.mark.gpu
+@EVERY
+@DTYPES
+def test_packed_equals_separate_on_a_gpu(saved: Path, name: str, dtype: torch.dtype) -> None:
+    """The same bounds as warm-up's, by kernels that tile and round otherwise, in longer rows."""
+    target = read(saved, name, dtype=dtype)
+    target.model.to("cuda")
+    lengths = (70, 1, 33, 128, 9)
+    row = row_of(lengths, padding=15)
+    row = Packed(
+        tokens_S=row.tokens_S.cuda(), loss_mask_S=row.loss_mask_S.cuda(), documents_S=row.documents_S.cuda()
+    )
+    got_SC = target.hidden_states(row)
+    worst, bound = 0.0, tolerance_of(target)
+    for span in spans(lengths):
+        worst = max(worst, difference(got_SC[span], alone(target.model, row.tokens_S[span]), layers=len(IDS)))
+    assert worst <= bound
 
 
 def test_positions_begin_again_with_every_document() -> None:
@@ -266,23 +297,7 @@ def drafter_config() -> DrafterConfig:
 @pytest.fixture(scope="module")
 def wrapped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Gemma 3 with a vision tower, as its checkpoints come: text_config nested, names prefixed."""
-    vision = transformers.SiglipVisionConfig(
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        image_size=16,
-        patch_size=8,
-    )
-    config = transformers.Gemma3Config(
-        text_config=config_of("gemma3").to_dict(),
-        vision_config=vision.to_dict(),
-        mm_tokens_per_image=4,
-        image_token_index=90,
-        boi_token_index=91,
-        eoi_token_index=92,
-    )
-    model = transformers.Gemma3ForConditionalGeneration(config).eval()
+    model = transformers.Gemma3ForConditionalGeneration(wrapped_config()).eval()
     text = make("gemma3")
     model.model.language_model.load_state_dict(text.model.state_dict())
     model.lm_head.load_state_dict(text.lm_head.state_dict())

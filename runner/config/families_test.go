@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 )
@@ -51,11 +52,44 @@ func TestReadFamilies(t *testing.T) {
 		{"a family that is not known here",
 			`{"model_type": "other", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 6, "vocab_size": 300, "num_local_experts": 8}`,
 			"other 6x64 mlp 96 heads 4/4x16 vocab 300 positions 0 theta 10000 tied false sparse 6x8"},
+		{"experts by a third name, the first layers dense",
+			`{"model_type": "other", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 6, "vocab_size": 300, "n_routed_experts": 16, "first_k_dense_replace": 2}`,
+			"other 6x64 mlp 0 heads 4/4x16 vocab 300 positions 0 theta 10000 tied false sparse 4x16"},
 	} {
 		m, err := ReadModel(model(t, nil, map[string]string{"config.json": c.text}))
 		if got := brief(m); err != nil || got != c.want {
 			t.Errorf("%s: got %s, %v\nwant %s", c.name, got, err, c.want)
 		}
+	}
+}
+
+// TestReadSaved reads what transformers saves of the tests' own small models:
+// python/tests/test_families_config.py holds the file against it.
+func TestReadSaved(t *testing.T) {
+	text, err := os.ReadFile("testdata/saved.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"gemma3": "gemma3_text%s theta 1e+06 tied true sparse 0x0", "gemma3-wrapped": "gemma3_text%s theta 1e+06 tied true sparse 0x0",
+		"llama": "llama%s theta 10000 tied true sparse 0x0", "mistral": "mistral%s theta 10000 tied false sparse 0x0",
+		"qwen3": "qwen3%s theta 10000 tied false sparse 0x0", "qwen3-windows": "qwen3%s theta 10000 tied false sparse 0x0",
+		"qwen3-moe": "qwen3_moe%s theta 10000 tied false sparse 6x8"}
+	for name, w := range want {
+		m, err := ReadModel(model(t, nil, map[string]string{"config.json": string(all[name])}))
+		if got, want := brief(m), fmt.Sprintf(w, " 6x32 mlp 48 heads 4/2x12 vocab 97 positions 256"); err != nil || got != want {
+			t.Errorf("%s: got %s, %v, want %s", name, got, err, want)
+		}
+		k := &checker{Config: &Config{}}
+		if k.family(m); len(k.problems) > 0 {
+			t.Errorf("%s: got %v", name, k.problems)
+		}
+	}
+	if len(all) != len(want) {
+		t.Errorf("got %d saved models, want %d", len(all), len(want))
 	}
 }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -28,12 +29,14 @@ type Model struct {
 	TargetLayers     int     `json:"num_target_layers"` // drafters only
 	BlockSize        int     `json:"block_size"`        // drafters only
 
-	Experts        int   `json:"num_experts"` // of a sparse layer; 0: every layer is dense
-	LocalExperts   int   `json:"num_local_experts"`
+	Experts        int   `json:"num_experts"`       // of a sparse layer; 0: every layer is dense
+	LocalExperts   int   `json:"num_local_experts"` // the same, as others spell it
+	RoutedExperts  int   `json:"n_routed_experts"`
 	ActiveExperts  int   `json:"num_experts_per_tok"`
 	ExpertSize     int   `json:"moe_intermediate_size"`
 	SparseStep     int   `json:"decoder_sparse_step"`
 	DenseLayers    []int `json:"mlp_only_layers"`
+	FirstDense     int   `json:"first_k_dense_replace"`
 	EncoderDecoder bool  `json:"is_encoder_decoder"`
 
 	Architectures []string        `json:"architectures"`
@@ -104,9 +107,12 @@ func decodeModel(text []byte) (Model, error) {
 	if nested && outer.Tied != nil {
 		m.Tied = *outer.Tied
 	}
+	experts := m.Experts
+	m.Experts = 0 // a default must not hide another spelling
 	if err := json.Unmarshal(text, &m); err != nil {
 		return m, err
 	}
+	m.Experts = cmp.Or(m.Experts, m.LocalExperts, m.RoutedExperts, experts)
 	m.Type, m.Architectures, m.EncoderDecoder = kind, outer.Architectures, outer.EncoderDecoder
 	m.fill()
 	return m, nil
@@ -134,9 +140,6 @@ func (m *Model) fill() {
 	if m.RMSNormEps == 0 {
 		m.RMSNormEps = 1e-6
 	}
-	if m.Experts == 0 {
-		m.Experts = m.LocalExperts
-	}
 	if m.ExpertSize == 0 {
 		m.ExpertSize = m.IntermediateSize
 	}
@@ -153,7 +156,7 @@ func (m *Model) SparseLayers() int {
 	}
 	n := 0
 	for i := range m.Layers {
-		if !dense[i] && (i+1)%max(m.SparseStep, 1) == 0 {
+		if i >= m.FirstDense && !dense[i] && (i+1)%max(m.SparseStep, 1) == 0 {
 			n++
 		}
 	}
