@@ -70,17 +70,26 @@ class Capture:
         self.close()
 
 
+def decoder_of(model: nn.Module) -> nn.Module:
+    """The text decoder of a causal language model of transformers: embedding, blocks, final norm."""
+    return model.get_decoder() if hasattr(model, "get_decoder") else model
+
+
 def decoder_layers(model: nn.Module) -> nn.ModuleList:
     """The blocks of a causal language model of transformers.
 
     Raises:
-        WorkerError: invalid, where its decoder has no `layers`.
+        WorkerError: invalid, where its decoder has no list `layers`; the message says what was looked
+            at and what was there.
     """
-    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+    decoder = decoder_of(model)
     layers = getattr(decoder, "layers", None)
-    if not isinstance(layers, nn.ModuleList):
+    if not isinstance(layers, nn.ModuleList) or not len(layers):
+        parts = [name for name, _ in decoder.named_children()]
         raise WorkerError(
             Kind.INVALID,
-            f"find blocks: {type(model).__name__}: want a decoder with a list `layers`, got none",
+            f"find blocks: {type(model).__name__}: looked for a list `layers` of blocks in the decoder "
+            f"that get_decoder() names, {type(decoder).__name__}, got {parts}",
+            hint="hidden states are captured from decoders whose blocks are such a list",
         )
     return layers

@@ -87,9 +87,14 @@ class Evaluator:
                 Kind.INVALID, f"evaluate {order.what}: want a drafter of step {order.step}, got {self._step}"
             )
         if self._frozen is None:
-            directory = Path(self._configuration.target.directory)
-            self._frozen = head.load(directory, dtype=self._dtype)
+            self._frozen = self._head()
         return self._drafter, self._frozen
+
+    def _head(self) -> head.FrozenHead:
+        """The target's own embedding and head where it holds them in the drafter's dtype, else a copy."""
+        if not self._target.cut and self._target.dtype == self._dtype:
+            return head.of_model(self._target.model)
+        return head.load(Path(self._configuration.target.directory), dtype=self._dtype)
 
     def _decode(self, order: Evaluate) -> Evaluated:
         """Decode prompts one by one, speculatively or plainly."""

@@ -21,6 +21,15 @@ ARCHITECTURE = "DFlashDraftModel"
 WEIGHTS = "model.safetensors"
 DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 _MASTERS = "masters."
+# Keys that loaders read and this drafter has no use for, and the values that change nothing. Embedding
+# rows are raw for every target, Gemma's as well, so input_embedding_scale is never written.
+_UNUSED = {
+    "input_embedding_scale": (1.0, None),
+    "output_multiplier": (1.0, None),
+    "final_logit_softcapping": (None,),
+    "attention_sink_bias": (False, None),
+    "sample_from_anchor": (False, None),
+}
 
 
 def export(
@@ -217,6 +226,8 @@ class _Keys:
         self._must("is_causal", False, None)
         self._must("dflash_config.causal", False, None)
         self._must("dflash_config.use_swa", False, None)
+        for field, harmless in _UNUSED.items():  # each makes another function of the same weights
+            self._must(f"dflash_config.{field}", *harmless)
         kinds = self._at("layer_types") or []
         if any(kind != "full_attention" for kind in kinds):
             raise self._refuse("layer_types", "full_attention everywhere", kinds)

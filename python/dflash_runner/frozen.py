@@ -5,15 +5,16 @@ Shapes: S tokens of the row, L captured layers, D hidden size, C = L*D.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dflash_runner.capture import Capture, decoder_layers
+from dflash_runner.capture import Capture, decoder_layers, decoder_of
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.packing import Packed
+from dflash_runner.pretrained import read_target, text_config, window_of
 
 
 class _Enough(Exception):
@@ -21,79 +22,108 @@ class _Enough(Exception):
 
 
 class FrozenTarget:
-    """A causal language model of transformers, and its hidden states of packed rows."""
+    """A causal language model of transformers, and its hidden states of packed rows.
 
-    def __init__(self, directory: Path, *, dtype: torch.dtype, layer_ids: tuple[int, ...]) -> None:
-        """Read the whole model: evaluation needs all of it.
+    A row never runs a block above the last captured one. Those blocks and the head are held only where
+    something else needs them: decoding does, and so a target that may be asked to evaluate holds the
+    whole model. One that only makes rows holds the embedding, the blocks up to the last captured one
+    and the final norm, which belongs to the decoder and is a single vector.
+    """
+
+    def __init__(
+        self, directory: Path, *, dtype: torch.dtype, layer_ids: tuple[int, ...], whole: bool = True
+    ) -> None:
+        """Read the model, and let go of what is above the last captured block unless `whole`.
 
         Args:
             directory: config.json and safetensors.
             dtype: of weights and hidden states.
             layer_ids: captured, 0-based, rising.
+            whole: keep all of the model, so that it can decode.
 
         Raises:
-            WorkerError: not_found or invalid, where the directory holds no such model.
+            WorkerError: not_found or invalid, where the directory holds no such model, or it has no such
+                layer.
         """
-        self.model = _read_model(directory, dtype)
+        model = read_target(directory, dtype=dtype)
+        layers = decoder_layers(model)
+        if not layer_ids or not 0 <= layer_ids[0] <= layer_ids[-1] < len(layers):
+            want = f"target.layer_ids: want 0 to {len(layers) - 1}, got {list(layer_ids)}"
+            raise WorkerError(Kind.INVALID, f"load target {directory}: {want}")
         self.layer_ids = layer_ids
         self.dtype = dtype
-        self._last = decoder_layers(self.model)[layer_ids[-1]]
+        self.text: Any = text_config(model)  # of the whole model, also where it is cut
+        self.window = window_of(model)
+        self.decoder = decoder_of(model)
+        self._whole = model if whole else None
+        self._last = layers[layer_ids[-1]]
+        if not whole:
+            del layers[layer_ids[-1] + 1 :]
+
+    @property
+    def model(self) -> nn.Module:
+        """The whole model, which decodes.
+
+        Raises:
+            WorkerError: invalid, where only the blocks up to the last captured one are held.
+        """
+        if self._whole is None:
+            raise WorkerError(
+                Kind.INVALID,
+                f"decode with target: want the whole model, got its blocks 0 to {self.layer_ids[-1]}",
+                hint="a target that is given no prompts holds no more than its rows need",
+            )
+        return self._whole
+
+    @property
+    def cut(self) -> bool:
+        """Whether the blocks above the last captured one were let go."""
+        return self._whole is None
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Every weight that is held, by name."""
+        return dict((self.decoder if self._whole is None else self._whole).named_parameters())
 
     @property
     def width(self) -> int:
         """C: elements of hidden states per token."""
-        return len(self.layer_ids) * self.model.config.get_text_config().hidden_size
+        return len(self.layer_ids) * self.text.hidden_size
 
     @torch.inference_mode()
     def hidden_states(self, row: Packed) -> Tensor:
         """hidden_SC of a packed row, every document as if it were alone; zeros at padding.
 
-        Layers above the last captured one do not run.
+        Layers above the last captured one do not run. The masks are the model's own, of whatever kinds
+        of layers it has: positions that begin again tell it where a document ends. Handing it one mask
+        would put that mask in the place of every window.
 
         Args:
-            row: its documents apart by mask and positions.
+            row: its documents apart by positions.
 
-        Source: the published captured layers, after the block.
+        Source: the published captured layers, after the block; transformers, masking_utils.
         Compile: not compiled; S is static per bucket.
         """
-        decoder = self.model.get_decoder()
-        with Capture(self.model, layer_ids=self.layer_ids) as capture:
+        hidden_SC = self.run(row.tokens_S, positions_1S=row.positions())
+        return hidden_SC.masked_fill(row.documents_S[:, None] < 0, 0.0)
+
+    @torch.inference_mode()
+    def run(self, tokens_S: Tensor, *, positions_1S: Tensor | None = None) -> Tensor:
+        """hidden_SC of the captured layers, by a forward that ends after the last of them.
+
+        Args:
+            tokens_S: ids of any integer dtype.
+            positions_1S: int64; left out, the model counts and takes the tokens for one document.
+        """
+        with Capture(self.decoder, layer_ids=self.layer_ids) as capture:
             stop = self._last.register_forward_hook(_enough)  # after the capture's own hook
             try:
-                decoder(
-                    input_ids=row.tokens_S[None].long(),
-                    attention_mask=row.causal_mask(),
-                    position_ids=row.positions(),
-                    use_cache=False,
-                )
+                self.decoder(input_ids=tokens_S[None].long(), position_ids=positions_1S, use_cache=False)
                 raise AssertionError("the last captured block never ran")
             except _Enough:
-                hidden_SC = capture.take()[0]
+                return capture.take()[0]
             finally:
                 stop.remove()
-        return hidden_SC.masked_fill(row.documents_S[:, None] < 0, 0.0)
 
 
 def _enough(_module: nn.Module, _inputs: object, _output: object) -> None:
     raise _Enough
-
-
-def _read_model(directory: Path, dtype: torch.dtype) -> nn.Module:
-    """The frozen model, in eval mode."""
-    if not (directory / "config.json").is_file():
-        raise WorkerError(
-            Kind.NOT_FOUND,
-            f"load target {directory}: want config.json, got none",
-            hint="target.directory must hold a model saved by transformers",
-        )
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=dtype, attn_implementation="sdpa", local_files_only=True
-        )
-    except (OSError, ValueError, KeyError, json.JSONDecodeError) as err:
-        raise WorkerError(Kind.INVALID, f"load target {directory}: {err}") from err
-    return model.eval().requires_grad_(False)

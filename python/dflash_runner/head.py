@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from dflash_runner.errors import Kind, WorkerError
 
@@ -39,6 +39,24 @@ class FrozenHead:
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 logits of final hidden states."""
         return F.linear(hidden.to(self.head_VD.dtype), self.head_VD).float()
+
+
+def of_model(model: nn.Module) -> FrozenHead:
+    """The embedding and head of a model that is there already: the same memory, the same rows as `load`'s.
+
+    Args:
+        model: a whole causal language model of transformers, frozen.
+
+    Raises:
+        WorkerError: invalid, where it caps its logits or has no head.
+    """
+    name = type(model).__name__
+    if getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None) is not None:
+        raise WorkerError(Kind.INVALID, f"borrow head: {name}: final_logit_softcapping: want none, got a cap")
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head is None:
+        raise WorkerError(Kind.INVALID, f"borrow head: {name}: want output embeddings, got none")
+    return FrozenHead(embedding_VD=embedding.weight, head_VD=head.weight)
 
 
 def load(directory: Path, *, dtype: torch.dtype, device: torch.device | str = "cpu") -> FrozenHead:

@@ -19,28 +19,25 @@ from dflash_runner.errors import Kind, WorkerError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
-    """One row's tokens and what keeps its documents apart."""
+    """One row's tokens and which document each is of."""
 
     tokens_S: Tensor  # int32; 0 at padding
     loss_mask_S: Tensor  # uint8
     documents_S: Tensor  # int32; the piece's place in the row, -1 at padding
 
     def positions(self) -> Tensor:
-        """Each token's place in its document, int64 [1,S]; a stretch of padding counts as one."""
+        """Each token's place in its document, int64 [1,S]; a stretch of padding counts as one.
+
+        It starts at 0 again with every document: that is what keeps documents apart, as a place that
+        does not follow the one before it begins another sequence.
+
+        Source: transformers, masking_utils.find_packed_sequence_indices.
+        """
         documents_S = self.documents_S
-        place_S = torch.arange(len(documents_S))
+        place_S = torch.arange(len(documents_S), device=documents_S.device)
         fresh_S = torch.ones_like(documents_S, dtype=torch.bool)
         fresh_S[1:] = documents_S[1:] != documents_S[:-1]
         return (place_S - torch.where(fresh_S, place_S, 0).cummax(dim=0).values)[None]
-
-    def causal_mask(self) -> Tensor:
-        """Which key a query sees, bool [1,1,S,S]: those of its own document, up to itself.
-
-        Padding sees padding, so that no query sees nothing and no softmax divides by zero.
-        """
-        documents_S = self.documents_S
-        same_SS = documents_S[:, None] == documents_S[None, :]
-        return same_SS.tril()[None, None]
 
 
 def pack(data: Dataset, *, pieces: Sequence[Piece], bucket: int) -> Packed:

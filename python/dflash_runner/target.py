@@ -49,7 +49,10 @@ class TargetRole:
         settings = configuration.target
         self._data = Dataset.open(configuration.train_data)
         self._target = FrozenTarget(
-            Path(settings.directory), dtype=DTYPES[settings.dtype], layer_ids=settings.layer_ids
+            Path(settings.directory),
+            dtype=DTYPES[settings.dtype],
+            layer_ids=settings.layer_ids,
+            whole=bool(configuration.prompts),  # only decoding needs what no row runs
         )
         _check_model(self._target, configuration)
         self._evaluator = Evaluator(self._target, configuration=configuration)
@@ -63,7 +66,7 @@ class TargetRole:
         _, slot_bytes = layout(self._configuration.training.buckets[-1], self._target.width, dtype)
         return Built(
             parameters=0,
-            parameters_digest=image.tensors_digest(dict(self._target.model.named_parameters())),
+            parameters_digest=image.tensors_digest(self._target.parameters()),
             slot_bytes=slot_bytes,
             image_bytes=0,
         )
@@ -141,7 +144,7 @@ class TargetRole:
 
 def _check_model(target: FrozenTarget, configuration: Configuration) -> None:
     """The model is the one that the drafter was planned for."""
-    text = target.model.config.get_text_config()
+    text = target.text
     drafter = configuration.drafter
     for name, want, got in (
         ("hidden_size", text.hidden_size, drafter.hidden_size),

@@ -57,10 +57,13 @@ class Subject(Protocol):
         """A comparison with loops at a small shape."""
 
     def state(self) -> Mapping[str, Tensor]:
-        """Everything that a run changes and that must be as before; live tensors."""
+        """Everything that must be as before; live tensors."""
+
+    def changing(self) -> Mapping[str, Tensor]:
+        """What of `state` a run changes: it is copied, and `restore` puts it back."""
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Put copies of `state` back."""
+        """Put copies of `changing` back."""
 
     def shapes(self) -> Mapping[str, object]:
         """What fixes the shapes, for the fingerprint."""
@@ -131,7 +134,7 @@ def warm_up(
         WorkerError: fatal, where flex attention ran dense.
     """
     clock.skip()
-    saved = {name: tensor.detach().clone() for name, tensor in subject.state().items()}
+    saved = {name: tensor.detach().clone() for name, tensor in subject.changing().items()}
     generators = _generators()
     before = _digest(subject)
     graphs_before, cache_before = graphs(), cache_counts()

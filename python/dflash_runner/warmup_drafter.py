@@ -82,6 +82,10 @@ class DrafterSubject:
         """Masters, moments and the optimiser's count."""
         return self._trainer.optimiser.state_tensors()
 
+    def changing(self) -> Mapping[str, Tensor]:
+        """All of it: a step moves every master and moment."""
+        return self.state()
+
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Put them back, and drop whatever gradient there is."""
         self._trainer.optimiser.load_state_tensors(saved)

@@ -154,6 +154,11 @@ REFUSED = {
     "no rope base": (drop("rope_theta", "rope_parameters"), "rope_theta: want one number"),
     "rope scaling": (put("rope_scaling", {"rope_type": "yarn"}), "rope_scaling: want"),
     "DFlash2": (put("architectures", ["DFlash2DraftModel"]), "architectures: want"),
+    "scaled embedding": (put("dflash_config.input_embedding_scale", 5.66), "input_embedding_scale: want 1.0"),
+    "scaled output": (put("dflash_config.output_multiplier", 2.0), "output_multiplier: want 1.0"),
+    "capped logits": (put("dflash_config.final_logit_softcapping", 30.0), "softcapping: want None, got 30"),
+    "sinks": (put("dflash_config.attention_sink_bias", True), "attention_sink_bias: want False"),
+    "anchors sampled": (put("dflash_config.sample_from_anchor", True), "sample_from_anchor: want False"),
     "activation": (put("hidden_act", "gelu"), "hidden_act: want 'silu'"),
     "fewer layers than weights": (put("num_hidden_layers", 4), "unknown .'layers.4"),
     "another shape": (put("head_dim", 16), r"self_attn.\w+.weight: want shape"),
@@ -174,6 +179,14 @@ def test_a_config_that_engines_let_pass_is_refused(
 @pytest.mark.parametrize("pop", ["rope_theta", "rope_parameters", "block_size"])
 def test_one_of_two_spellings_is_enough(directory: Path, pop: str) -> None:
     change(directory, drop(pop))
+    assert load_drafter(directory).config == CONFIG
+
+
+def test_embedding_rows_are_raw_for_every_loader(directory: Path) -> None:
+    """No scale is written, whose default is 1; where somebody wrote 1, it reads the same."""
+    nested = json.loads((directory / "config.json").read_text())["dflash_config"]
+    assert "input_embedding_scale" not in nested and "output_multiplier" not in nested
+    change(directory, put("dflash_config.input_embedding_scale", 1))
     assert load_drafter(directory).config == CONFIG
 
 

@@ -82,6 +82,15 @@ def test_capped_logits_are_refused(tmp_path: Path) -> None:
     set_key(tmp_path, final_logit_softcapping=30.0)
     with pytest.raises(WorkerError, match="final_logit_softcapping: want none"):
         head.load(tmp_path, dtype=torch.float32)
+    target = make_target(layers=2)
+    target.config.final_logit_softcapping = 30.0
+    with pytest.raises(WorkerError, match="final_logit_softcapping: want none"):
+        head.of_model(target)
+
+
+def test_a_model_without_a_head_lends_none() -> None:
+    with pytest.raises(WorkerError, match="Qwen3Model: want output embeddings, got none"):
+        head.of_model(make_target(layers=2).model)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])

@@ -15,7 +15,7 @@ LAYERS = (
     ("job", "target", "drafter"),
     ("evaluation", "warmup_drafter", "warmup_target"),
     ("worker", "trainer", "warmup", "frozen", "buffers", "standing"),
-    ("decode", "serving", "loss", "packing", "image", "export"),
+    ("decode", "serving", "loss", "packing", "pretrained", "image", "export"),
     ("communicator", "optim", "data_writer", "tokenizer"),
     ("anchors", "model", "capture", "head", "data", "corpus", "oracle", "watch", "whole"),
     ("attention", "image_header", "tensorfile", "host", "certificate"),

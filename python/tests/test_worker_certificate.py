@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import os
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo.callback
-from dflash_runner import attention, config, trainer, warmup, warmup_drafter
+from dflash_runner import attention, config, image, trainer, warmup, warmup_drafter
 from dflash_runner.certificate import Certificate, Progress
 from dflash_runner.errors import Kind, WorkerError
+from dflash_runner.evaluation import Evaluator
 from dflash_runner.frozen import FrozenTarget
+from dflash_runner.image_header import blank
+from dflash_runner.orders import Evaluate
 from dflash_runner.packing import Packed
+from dflash_runner.target import TargetRole
 from dflash_runner.trainer import Trainer
 from dflash_runner.warmup import Clock, warm_up
 from dflash_runner.warmup_drafter import DrafterSubject
@@ -256,7 +262,7 @@ def target(directory: Path) -> FrozenTarget:
 def test_target_holds_and_its_oracle_sees_leaks(
     directory: Path, target: FrozenTarget, watch: Watch, monkeypatch: Any
 ) -> None:
-    """Packed as alone; a mask over documents, or positions that run on, are found."""
+    """Packed as alone; positions that run on, and with them the mask, are found."""
     settings = config.from_message(configuration(directory, role=worker_pb2.ROLE_TARGET))
     subject = TargetSubject(target, configuration=settings)
     certificate = warm_up(
@@ -266,39 +272,61 @@ def test_target_holds_and_its_oracle_sees_leaks(
     assert certificate.attention_calls == 4 * len(BUCKETS) * 2
     assert certificate.dense_difference <= certificate.dense_tolerance
     assert (certificate.gradients, certificate.padded_anchors) == (False, False)
+    assert not subject.changing()  # frozen weights are never copied
     with monkeypatch.context() as patch:
-        patch.setattr(
-            Packed,
-            "causal_mask",
-            lambda row: torch.ones(len(row.tokens_S), len(row.tokens_S)).bool().tril()[None, None],
-        )
+        patch.setattr(Packed, "positions", lambda row: torch.arange(len(row.tokens_S))[None])
         leaked = subject.oracle()
     assert leaked.largest > leaked.tolerance
-    with monkeypatch.context() as patch:
-        patch.setattr(Packed, "positions", lambda row: torch.arange(len(row.tokens_S))[None] * 2)
-        shifted = subject.oracle()
-    assert shifted.largest > shifted.tolerance
 
 
-def test_target_runs_no_layer_too_many(target: FrozenTarget) -> None:
-    """Nothing above the last captured block runs for a row, and everything does for evaluation."""
-    ran: list[int] = []
-    layers = target.model.get_decoder().layers
-    hooks = [
-        layer.register_forward_hook(lambda *_, place=place: ran.append(place))
-        for place, layer in enumerate(layers)
-    ]
-    row = Packed(
-        tokens_S=torch.arange(6, dtype=torch.int32),
-        loss_mask_S=torch.ones(6, dtype=torch.uint8),
-        documents_S=torch.zeros(6, dtype=torch.int32),
-    )
-    target.hidden_states(row)
-    assert ran == [0, 1, 2, 3]
-    target.model(input_ids=row.tokens_S[None].long())
-    assert ran[4:] == list(range(len(layers)))
-    for hook in hooks:
-        hook.remove()
+@pytest.mark.parametrize("prompts", [True, False])
+def test_a_target_holds_the_whole_model_only_to_decode(
+    directory: Path, watch: Watch, prompts: bool, monkeypatch: Any
+) -> None:
+    """Without prompts, no block above the last captured one is kept; it is certified all the same."""
+    monkeypatch.setattr("dflash_runner.target.prepare_torch", lambda _: None)  # of this process
+    monkeypatch.setattr("dflash_runner.target.Watch", lambda: watch)
+    message = configuration(directory, role=worker_pb2.ROLE_TARGET)
+    if not prompts:
+        message.prompts = ""
+    saved: list[dict[str, torch.Tensor]] = []
+    digest = image.tensors_digest
+
+    def note(tensors: dict[str, torch.Tensor]) -> bytes:
+        saved.append(tensors)
+        return digest(tensors)
+
+    monkeypatch.setattr("dflash_runner.target.image.tensors_digest", note)
+    role = TargetRole(config.from_message(message), started=0.0)
+    role.built()
+    blocks = {name.split("layers.")[1].split(".")[0] for name in saved[0] if "layers." in name}
+    assert blocks == {str(i) for i in range(5 if prompts else 4)}
+    assert any("lm_head" in name for name in saved[0]) is prompts
+    certificate = role.warm_up(lambda _: None)
+    assert certificate.dense_difference <= certificate.dense_tolerance
+
+
+def test_held_out_loss_needs_no_whole_target(directory: Path) -> None:
+    """A cut target gives the same loss; decoding by it is refused, with the reason."""
+    message = configuration(directory, role=worker_pb2.ROLE_TARGET)
+    settings = config.from_message(message)
+    drafter = Trainer(config.from_message(configuration(directory)))
+    state, digest = drafter.state(), drafter.parameters_digest()
+    nbytes = image.image_bytes(state)
+    fd = os.memfd_create("image")
+    os.ftruncate(fd, nbytes)
+    image.write(fd, nbytes=nbytes, state=state, head=replace(blank(), parameters=digest))
+    ask = {"seq": 1, "step": 0, "first": 0, "count": 2, "new_tokens": 4, "nbytes": nbytes}
+    losses = []
+    for whole in (True, False):
+        target = FrozenTarget(directory / "target", dtype=torch.float32, layer_ids=(1, 2, 3), whole=whole)
+        evaluator = Evaluator(target, configuration=settings)
+        reply = evaluator.evaluate(Evaluate(**ask, what="loss"), fd=fd)
+        losses.append((reply.numerator, reply.denominator))
+    os.close(fd)
+    assert losses[0] == losses[1] and losses[0][1] > 0
+    with pytest.raises(WorkerError, match="want the whole model, got its blocks 0 to 3"):
+        evaluator.evaluate(Evaluate(**ask | {"nbytes": 0}, what="plain"), fd=None)
 
 
 def test_masters_are_not_rounded(directory: Path) -> None:

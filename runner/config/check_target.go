@@ -16,6 +16,7 @@ func (c *Config) checkTarget(dir string) Problems {
 	if !HasTokenizer(dir) {
 		k.add("target.directory", "copy tokenizer.json and tokenizer_config.json there", "want a directory with a tokenizer, got %s without one", dir)
 	}
+	k.family(m)
 	k.layers(m.Layers)
 	k.sizes(m)
 	k.mask(dir, m)

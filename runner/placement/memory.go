@@ -1,11 +1,16 @@
 package placement
 
-// Model is the size of a transformer of the Qwen3 kind, in elements.
+// Model is the size of a transformer of the Qwen3 kind, in elements. A sparse
+// layer has a router and experts in place of one MLP.
 type Model struct {
 	Layers, Hidden, Intermediate uint64
 	Heads, KVHeads, HeadDim      uint64
 	Vocab                        uint64
 	Tied                         bool // the head is the embedding
+
+	Sparse             uint64 // layers with experts; 0: none
+	Experts, Active    uint64 // of such a layer, and those that one token takes
+	ExpertIntermediate uint64 // of one expert
 }
 
 // Rows is the size of what is trained.
@@ -32,11 +37,26 @@ func (m Memory) Total() uint64 {
 	return m.Weights + m.Gradients + m.Optimiser + m.Activations + m.RowBuffers
 }
 
-// layer gives the elements of one layer: attention, MLP, two norms and those
-// of queries and keys.
-func (m Model) layer() uint64 {
+// layers gives the elements of all layers: attention, MLP or router and
+// experts, two norms and those of queries and keys.
+func (m Model) layers() uint64 {
 	attention := m.Hidden * m.HeadDim * (2*m.Heads + 2*m.KVHeads)
-	return attention + 3*m.Hidden*m.Intermediate + 2*m.Hidden + 2*m.HeadDim
+	dense := 3 * m.Hidden * m.Intermediate
+	sparse := m.Experts * (3*m.Hidden*m.ExpertIntermediate + m.Hidden)
+	return m.Layers*(attention+2*m.Hidden+2*m.HeadDim) + (m.Layers-m.Sparse)*dense + m.Sparse*sparse
+}
+
+// Width gives the MLP elements that one token goes through in a layer, the
+// widest there is: the MLP's own, or those of its experts together.
+func (m Model) Width() uint64 {
+	if m.Sparse == 0 {
+		return m.Intermediate
+	}
+	experts := m.Active * m.ExpertIntermediate
+	if m.Sparse == m.Layers {
+		return experts
+	}
+	return max(m.Intermediate, experts)
 }
 
 // ends gives the elements of the embedding and the head.
@@ -48,20 +68,20 @@ func (m Model) ends() uint64 {
 }
 
 // Parameters of the whole model: layers, final norm, embedding and head.
-func (m Model) Parameters() uint64 { return m.Layers*m.layer() + m.Hidden + m.ends() }
+func (m Model) Parameters() uint64 { return m.layers() + m.Hidden + m.ends() }
 
 // Trained gives the drafter's own parameters: layers, final norm, the
 // projection of the captured layers and the norm after it (DFlash (arXiv 2602.06036) section 4).
 // Embedding and head are the target's, and frozen.
 func (m Model) Trained(captured uint64) uint64 {
-	return m.Layers*m.layer() + m.Hidden + captured*m.Hidden*m.Hidden + m.Hidden
+	return m.layers() + m.Hidden + captured*m.Hidden*m.Hidden + m.Hidden
 }
 
 // TargetMemory estimates a target worker: the frozen model, one layer's
 // activations over a row, and the captured layers. element is the bytes of one
 // element of its dtype.
 func TargetMemory(m Model, r Rows, element uint64) Memory {
-	oneLayer := 4*m.Hidden + 2*m.Intermediate + m.HeadDim*(2*m.Heads+2*m.KVHeads)
+	oneLayer := 4*m.Hidden + 2*m.Width() + m.HeadDim*(2*m.Heads+2*m.KVHeads)
 	return Memory{
 		Weights:     m.Parameters() * element,
 		Activations: r.Bucket * (oneLayer + r.Captured*m.Hidden) * element,

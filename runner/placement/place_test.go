@@ -93,6 +93,23 @@ func TestParameters(t *testing.T) {
 	}
 }
 
+// TestParametersOfExperts: Qwen3-30B-A3B has 30.5 B parameters by its model
+// card, of which 29.9 B are not embeddings.
+func TestParametersOfExperts(t *testing.T) {
+	m := Model{Layers: 48, Hidden: 2048, Intermediate: 6144, Heads: 32, KVHeads: 4, HeadDim: 128, Vocab: 151936,
+		Sparse: 48, Experts: 128, Active: 8, ExpertIntermediate: 768}
+	if got := m.Parameters(); got != 30532122624 {
+		t.Errorf("got %d parameters, want 30532122624", got)
+	}
+	if got := m.Width(); got != 8*768 {
+		t.Errorf("width: got %d, want %d", got, 8*768)
+	}
+	m.Sparse, m.Active = 47, 2 // one layer is dense: 3*2048*6144 for 128*(3*2048*768 + 2048)
+	if got := m.Parameters(); got != 30532122624+3*2048*6144-128*(3*2048*768+2048) || m.Width() != 6144 {
+		t.Errorf("with a dense layer: got %d, width %d", got, m.Width())
+	}
+}
+
 // TestMemoryByHand: a model small enough to count.
 func TestMemoryByHand(t *testing.T) {
 	m := Model{Layers: 1, Hidden: 2, Intermediate: 3, Heads: 1, KVHeads: 1, HeadDim: 2, Vocab: 5}

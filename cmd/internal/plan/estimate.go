@@ -56,5 +56,5 @@ func (w work) drafterRow() float64 {
 func (w work) targetRow() float64 {
 	t, s := w.target, float64(w.rows.Bucket)
 	hidden, kv, all := float64(t.Hidden), float64(t.KVHeads*t.HeadDim), float64(t.Heads*t.HeadDim)
-	return float64(w.deepest) * (2*s*(2*hidden*all+2*hidden*kv+3*hidden*float64(t.Intermediate)) + 4*s*s*all)
+	return float64(w.deepest) * (2*s*(2*hidden*all+2*hidden*kv+3*hidden*float64(t.Width())) + 4*s*s*all)
 }

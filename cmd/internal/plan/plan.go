@@ -150,13 +150,16 @@ func (w work) place(p *Plan, m Machine) error {
 
 func sizeOf(m config.Model) placement.Model {
 	return placement.Model{Layers: uint64(m.Layers), Hidden: uint64(m.HiddenSize), Intermediate: uint64(m.IntermediateSize),
-		Heads: uint64(m.Heads), KVHeads: uint64(m.KVHeads), HeadDim: uint64(m.HeadDim), Vocab: uint64(m.VocabSize)}
+		Heads: uint64(m.Heads), KVHeads: uint64(m.KVHeads), HeadDim: uint64(m.HeadDim), Vocab: uint64(m.VocabSize), Tied: m.Tied,
+		Sparse: uint64(m.SparseLayers()), Experts: uint64(m.Experts), Active: uint64(m.ActiveExperts), ExpertIntermediate: uint64(m.ExpertSize)}
 }
 
-// drafterOf is the drafter's size: the target's where the configuration says nothing.
+// drafterOf is the drafter's size: the target's where the configuration says
+// nothing, but dense for every target.
 func drafterOf(c *config.Config, target config.Model) placement.Model {
 	d := sizeOf(target)
 	d.Layers = uint64(c.Drafter.Layers)
+	d.Sparse, d.Experts, d.Active, d.ExpertIntermediate = 0, 0, 0, 0
 	for to, from := range map[*uint64]int{&d.Intermediate: c.Drafter.IntermediateSize, &d.Heads: c.Drafter.Heads, &d.KVHeads: c.Drafter.KVHeads, &d.HeadDim: c.Drafter.HeadDim} {
 		if from > 0 {
 			*to = uint64(from)

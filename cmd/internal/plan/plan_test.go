@@ -73,3 +73,36 @@ func TestReference(t *testing.T) {
 		t.Errorf("want 71.4 to 95 TFLOP, got %.1f", got)
 	}
 }
+
+// TestDrafterOfExperts: a drafter is dense whatever its target is, and a head
+// that is the embedding is counted once in both.
+func TestDrafterOfExperts(t *testing.T) {
+	c := load(t)
+	m := config.Model{HiddenSize: 64, IntermediateSize: 192, Layers: 8, Heads: 4, KVHeads: 2, HeadDim: 16, VocabSize: 1000}
+	dense, err := Make(c, m, Machine{Cores: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Experts, m.ActiveExperts, m.ExpertSize = 16, 2, 32
+	sparse, err := Make(c, m, Machine{Cores: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dense.Shapes.Parameters != sparse.Shapes.Parameters || dense.Workers[1].Memory != sparse.Workers[1].Memory {
+		t.Errorf("drafter: got %+v beside %+v", sparse.Workers[1], dense.Workers[1])
+	}
+	more := uint64(8 * (16*(3*64*32+64) - 3*64*192) * 4)
+	if got := sparse.Workers[0].Memory.Weights - dense.Workers[0].Memory.Weights; got != more {
+		t.Errorf("target: want %d bytes more of weights, got %d", more, got)
+	}
+	m.Tied = true
+	tied, err := Make(c, m, Machine{Cores: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range tied.Workers {
+		if got := sparse.Workers[i].Memory.Weights - tied.Workers[i].Memory.Weights; got != 1000*64*4 {
+			t.Errorf("%s: want %d bytes less of weights, got %d", tied.Workers[i].Name, 1000*64*4, got)
+		}
+	}
+}

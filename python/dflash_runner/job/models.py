@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dflash_runner.pretrained import read_target
 from dflash_runner.tensorfile import FileError
 
 __all__ = ["load_target", "set_up_torch"]
@@ -32,24 +33,11 @@ def load_target(directory: Path | str, *, dtype: str) -> Any:
     """The target's whole model in evaluation mode; nothing is fetched and no code in it is run.
 
     Raises:
-        FileError: an unknown dtype, or no model that can be loaded.
+        FileError: an unknown dtype.
+        WorkerError: no model that can be a target.
 
-    Source: transformers, AutoModelForCausalLM.from_pretrained.
+    Source: `pretrained.read_target`.
     """
-    from transformers import AutoModelForCausalLM
-
     if dtype not in _DTYPES:
         raise FileError(f"load target: dtype: want one of {list(_DTYPES)}, got {dtype!r}")
-    if not (Path(directory) / "config.json").is_file():
-        raise FileError(f"load target {directory}: want a model directory with config.json, got none")
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            directory,
-            dtype=_DTYPES[dtype],
-            attn_implementation="sdpa",
-            local_files_only=True,
-            trust_remote_code=False,
-        )
-    except (OSError, ValueError, KeyError) as err:
-        raise FileError(f"load target {directory}: {err}") from err
-    return model.eval().requires_grad_(False)
+    return read_target(Path(directory), dtype=_DTYPES[dtype])
