@@ -93,6 +93,7 @@ func (k *checker) target() {
 	if k.ok("target.embedded.layers", "target.layer_ids", "drafter.captured_layers") {
 		k.layers(e.Layers)
 	}
+	k.maskNamed(k.EmbeddedModel())
 }
 
 // layers checks the captured layers against a target of that many.

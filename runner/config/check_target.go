@@ -46,10 +46,8 @@ func (k *checker) sizes(m Model) {
 
 // mask checks the mask token against the vocabulary.
 func (k *checker) mask(dir string, m Model) {
-	if id := k.Drafter.MaskTokenID; id >= m.VocabSize {
-		k.add("drafter.mask_token_id", "", "want an id in the target's vocabulary, 0 to %d, got %d", m.VocabSize-1, id)
-		return
-	} else if id >= 0 {
+	if k.Drafter.MaskTokenID >= 0 {
+		k.maskNamed(m)
 		return
 	}
 	id, ok, err := MaskToken(dir)
@@ -60,6 +58,13 @@ func (k *checker) mask(dir string, m Model) {
 		k.add("drafter.mask_token_id", "name an unused id, such as 151669 for Qwen3; never the padding token", "want an id, since the target's tokenizer has no mask token, got -1")
 	case id < 0 || id >= m.VocabSize:
 		k.add("drafter.mask_token_id", "name an unused id of the vocabulary", "want an id in the target's vocabulary, 0 to %d, got the tokenizer's mask token %d", m.VocabSize-1, id)
+	}
+}
+
+// maskNamed checks a mask token that the configuration names.
+func (k *checker) maskNamed(m Model) {
+	if id := k.Drafter.MaskTokenID; id >= m.VocabSize {
+		k.add("drafter.mask_token_id", "-1 takes the tokenizer's own", "want an id in the target's vocabulary, 0 to %d, got %d", m.VocabSize-1, id)
 	}
 }
 

@@ -163,13 +163,17 @@ func (m *Model) SparseLayers() int {
 	return n
 }
 
-// EmbeddedModel is the model that the embedded recipe builds. Its vocabulary is
-// known once it was built.
+// embeddedVocabulary is the embedded target's: bytes and three special tokens, as
+// python/dflash_runner/tokenizer.py writes them.
+const embeddedVocabulary = 259
+
+// EmbeddedModel is the model that the embedded recipe builds.
 func (c *Config) EmbeddedModel() Model {
 	e := c.Target.Embedded
 	return Model{
 		HiddenSize: e.HiddenSize, IntermediateSize: e.IntermediateSize, Layers: e.Layers, Heads: e.Heads,
 		KVHeads: e.KVHeads, HeadDim: e.HeadDim, RMSNormEps: 1e-6, RopeTheta: 10000, Type: "qwen3",
+		VocabSize: embeddedVocabulary,
 	}
 }
 

@@ -135,3 +135,15 @@ func TestLayerIDs(t *testing.T) {
 		}
 	}
 }
+
+// TestEmbeddedMask: a mask token outside the embedded target's vocabulary is
+// refused before anything is built.
+func TestEmbeddedMask(t *testing.T) {
+	if _, err := Load("", []string{"drafter.mask_token_id=258"}); err != nil {
+		t.Errorf("the last id: %v", err)
+	}
+	_, err := Load("", []string{"drafter.mask_token_id=259"})
+	if err == nil || !strings.Contains(err.Error(), "drafter.mask_token_id: want an id in the target's vocabulary, 0 to 258, got 259") {
+		t.Errorf("one beyond: got %v", err)
+	}
+}

@@ -10,10 +10,6 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
-// embeddedVocabulary is that of the embedded target's byte-level tokenizer:
-// 256 bytes and three special tokens.
-const embeddedVocabulary = 259
-
 // imagesKept is how many images are in memory at once, besides one being written.
 const imagesKept = 2
 
@@ -81,9 +77,6 @@ type Arenas struct {
 // Make works out the plan. target is what the target's directory says, or
 // Config.EmbeddedModel.
 func Make(c *config.Config, target config.Model, m Machine) (Plan, error) {
-	if target.VocabSize == 0 {
-		target.VocabSize = embeddedVocabulary
-	}
 	ids := c.CapturedLayers(target.Layers)
 	longest := c.Training.Buckets[len(c.Training.Buckets)-1]
 	_, slot, err := arena.Layout(uint32(longest), uint64(len(ids)*target.HiddenSize), storage(c.Target.DType))
