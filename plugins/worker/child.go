@@ -52,8 +52,8 @@ type child struct {
 	pid   int
 	stdin *os.File      // host's end, nil without
 	lane  *net.UnixConn // host's end, nil without
-	death *os.File      // write end; the kernel closes it when the host dies
-	keep  func()        // lets go of the read end
+	death *os.File      // write end; its closing tells the child that the host is gone
+	leash *leash        // its closing kills the child's group
 
 	exited chan struct{} // closed once the leader is dead, before it is reaped
 	done   chan struct{} // closed once reaped, descendants gone, pipes drained
@@ -65,7 +65,7 @@ type child struct {
 	kill   func(pid int, s syscall.Signal) error
 }
 
-// startChild spawns the process of spec, armed against the host's death.
+// startChild spawns the process of spec, tied to this process's life.
 func startChild(spec childSpec) (*child, error) {
 	c := &child{spec: spec, exited: make(chan struct{}), done: make(chan struct{}), kill: syscall.Kill}
 	c.cmd = exec.Command(spec.argv[0], spec.argv[1:]...)
@@ -90,7 +90,6 @@ func startChild(spec childSpec) (*child, error) {
 type plumbing struct {
 	theirs []*os.File
 	ours   [2]*os.File // stdout, stderr
-	death  *os.File
 }
 
 func (p *plumbing) close() {
@@ -116,10 +115,12 @@ func (c *child) plumb() (p *plumbing, err error) {
 		}
 		p.theirs, c.cmd.Stdin, c.stdin = append(p.theirs, in), in, host
 	}
-	if p.death, c.death, err = pipe(true); err != nil {
+	death, host, err := pipe(true)
+	if err != nil {
 		return p, err
 	}
-	p.theirs, c.cmd.ExtraFiles = append(p.theirs, p.death), []*os.File{p.death} // fd 3
+	c.death = host
+	p.theirs, c.cmd.ExtraFiles = append(p.theirs, death), []*os.File{death} // fd 3
 	if c.spec.lane {
 		host, theirs, err := lanePair()
 		if err != nil {
@@ -131,11 +132,11 @@ func (c *child) plumb() (p *plumbing, err error) {
 	return p, nil
 }
 
-// live spawns, arms, waits, sweeps, reaps and drains, all on one OS thread.
+// live spawns, ties, waits, sweeps, reaps and drains, all on one OS thread.
 func (c *child) live(p *plumbing, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := c.spawn(p); err != nil {
+	if err := c.spawn(); err != nil {
 		p.close()
 		c.closeEnds()
 		started <- err
@@ -159,23 +160,20 @@ func (c *child) live(p *plumbing, started chan<- error) {
 	pumps.Wait()
 	closeAll(p.ours[:]...)
 	c.death.Close()
-	c.keep()
+	c.leash.release()
 	close(c.done)
 }
 
-// spawn starts the command and arms its death pipe; one without is not let live.
-func (c *child) spawn(p *plumbing) (err error) {
+// spawn starts the command and puts its group on a leash; one without is not let live.
+func (c *child) spawn() (err error) {
 	if err := c.cmd.Start(); err != nil {
 		return runner.Errorf(runner.NotFound, "start %s: %w", c.spec.argv[0], err)
 	}
 	c.pid = c.cmd.Process.Pid
-	if err = armDeathPipe(p.death, c.pid); err == nil {
-		c.keep, err = keepOpen(p.death)
-	}
-	if err != nil {
+	if c.leash, err = newLeash(c.pid); err != nil {
 		c.kill(-c.pid, syscall.SIGKILL)
 		c.cmd.Wait()
-		return runner.Errorf(runner.Internal, "start %s: arm death pipe: %w", c.spec.argv[0], err)
+		return runner.Errorf(runner.Internal, "start %s: tie its group to this process: %w", c.spec.argv[0], err)
 	}
 	return nil
 }

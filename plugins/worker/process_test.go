@@ -86,7 +86,8 @@ func gone(t *testing.T, pid int, within time.Duration) {
 	t.Helper()
 	for until := time.Now().Add(within); alive(pid); time.Sleep(time.Millisecond) {
 		if time.Now().After(until) {
-			t.Fatalf("pid %d is alive after %v", pid, within)
+			status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			t.Fatalf("pid %d is alive after %v:\n%s", pid, within, status)
 		}
 	}
 }
