@@ -27,17 +27,14 @@ func (c *cli) logsCommand() *cobra.Command {
 		Short: "Show what a worker wrote, or how workers died",
 		Long: "Shows the log of a worker's newest generation, or of a stage such as target. With -f it goes on,\n" +
 			"through later generations, until the run ends. Without a worker the run's logs are listed.\n" +
-			"With --failure the reports of deaths are shown instead.",
-		Example: "  dflash-runner logs -f drafter/0\n  dflash-runner logs --failure\n  dflash-runner logs target cpu-tiny",
+			"With --failure the reports of deaths are shown instead. One argument alone that names neither a\n" +
+			"worker nor a log of the newest run names a run.",
+		Example: "  dflash-runner logs -f drafter/0\n  dflash-runner logs --failure\n  dflash-runner logs --failure cpu-tiny\n  dflash-runner logs target cpu-tiny",
 		Args:    atMost(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dir, err := c.find(args, 1)
+			dir, name, err := c.whichLog(args)
 			if err != nil {
 				return err
-			}
-			name := ""
-			if len(args) > 0 {
-				name = args[0]
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
@@ -53,6 +50,26 @@ func (c *cli) logsCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more, until the run ends")
 	cmd.Flags().BoolVar(&failure, "failure", false, "show the reports of deaths")
 	return c.jsonFlag(cmd)
+}
+
+// whichLog tells the run and the log's name from the arguments.
+func (c *cli) whichLog(args []string) (dir, name string, err error) {
+	if len(args) == 1 && !workerName(args[0]) {
+		newest, err := admin.Find(c.runs, "")
+		if err == nil {
+			_, err = newestLog(newest, args[0])
+		}
+		if err != nil { // a log of the newest run comes first
+			if dir, err := admin.Find(c.runs, args[0]); err == nil {
+				return dir, "", nil
+			}
+		}
+	}
+	if len(args) > 0 {
+		name = args[0]
+	}
+	dir, err = c.find(args, 1)
+	return dir, name, err
 }
 
 // logFile is one log of a run: name is "drafter/0" or a stage's.
@@ -165,7 +182,7 @@ func (c *cli) showLogs(ctx context.Context, dir, name string, follow bool) error
 // workerName reports whether a log's name is a worker's, which comes to be when
 // it is launched.
 func workerName(name string) bool {
-	_, err := runner.ParseWorker(name)
+	_, err := runner.ParseWorker(strings.Replace(name, "-", "/", 1)) // as log files spell it
 	return err == nil
 }
 
@@ -192,6 +209,10 @@ func (c *cli) failures(ctx context.Context, dir, name string) error {
 	shot, err := admin.Open(ctx, dir)
 	if err != nil {
 		return err
+	}
+	if name != "" && !workerName(name) {
+		return runner.Errorf(runner.Invalid, "show failures of %q: it is neither a worker nor a run", name).
+			WithHint("workers are named target/0 or drafter/1; `dflash-runner status` lists them")
 	}
 	reports := []runner.Failure{}
 	for _, f := range shot.Failures {

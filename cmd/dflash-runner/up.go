@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/cmd/internal/up"
 	"github.com/dflash-runner/dflash-runner/cmd/internal/view"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/config"
 )
 
 // upFlags is what `up` was told.
@@ -28,7 +30,8 @@ func (c *cli) upCommand() *cobra.Command {
 		Use:   "up",
 		Short: "Train a drafter: environment, target, data, training, evaluation, export",
 		Long: "Trains a drafter, from a configuration to an exported directory. Without -f it runs the embedded\n" +
-			"default: a real run on two CPU cores. Progress goes to stderr, the summary at the end to stdout.\n\n" +
+			"default: a real run on two CPU cores. With --resume and without -f it goes on with the run's own\n" +
+			"configuration; without --name with the newest run. Progress goes to stderr, the summary at the end to stdout.\n\n" +
 			"Ctrl-C once: checkpoint and a clean end (exit 75). Twice: end at once.",
 		Example: "  dflash-runner up\n  dflash-runner up -f my.yaml --name first --detach\n" +
 			"  dflash-runner up --resume --name first\n  dflash-runner up --set training.steps=100 --plain",
@@ -36,6 +39,11 @@ func (c *cli) upCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("runs") {
 				f.set = append(f.set, "run.directory="+quoted(c.runs))
+			}
+			if f.resume && f.file == "" {
+				if err := c.own(&f); err != nil {
+					return err
+				}
 			}
 			if f.detach {
 				return c.detach(cmd.Context(), f)
@@ -51,6 +59,30 @@ func (c *cli) upCommand() *cobra.Command {
 	cmd.Flags().IntVar(&f.readyFD, "ready-fd", 0, "")
 	_ = cmd.Flags().MarkHidden("ready-fd") // it exists
 	return cmd
+}
+
+// own makes a resumed run's own configuration the one that --set changes, and
+// finds the newest run where none is named. A run that is not there, or that
+// has no configuration, is left for the start to refuse.
+func (c *cli) own(f *upFlags) error {
+	given, err := config.Load("", f.set)
+	if err != nil {
+		return err
+	}
+	root := given.Run.Directory
+	if f.name == "" {
+		newest, err := admin.Find(root, "")
+		if err != nil {
+			return err
+		}
+		f.name = filepath.Base(newest)
+	}
+	file := filepath.Join(root, f.name, "config.yaml")
+	if _, err := os.Stat(file); err != nil {
+		return nil // openRun says what is there instead
+	}
+	f.file, f.set = file, append(f.set, "run.directory="+quoted(root))
+	return nil
 }
 
 // up runs in this process and prints the summary.

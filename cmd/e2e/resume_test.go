@@ -100,7 +100,7 @@ func (k *killer) start(life int) *running {
 	k.t.Helper()
 	args := up(k.run, set("images.every_steps=1", "checkpoints.every_steps=2", "checkpoints.keep_last=100")...)
 	if begun, err := filepath.Glob(k.h.path(k.run, "journal", "*.journal")); err == nil && len(begun) > 0 {
-		args = append(args, "--resume")
+		args = []string{"up", "--plain", "--resume", "--name", k.run} // with the run's own configuration
 	} else if life > 3 {
 		k.t.Fatal("want a journal after training")
 	}

@@ -45,7 +45,9 @@ func TestStops(t *testing.T) {
 	r.wait().want(t, 75, "up, interrupted once")
 	step := checkSaved(t, h, "signal interrupt")
 
-	r = h.start(endless("stops", "--resume")...)
+	checkOther(t, h, "stops")
+
+	r = h.start("up", "--plain", "--resume") // the newest run, with its own configuration
 	h.trains(r, "stops")
 	r.signal(syscall.SIGTERM)
 	r.wait().want(t, 75, "up, terminated")
@@ -127,6 +129,24 @@ func checkUnfinished(t *testing.T, h *home, run string) {
 	r := h.must(2, endless(run)...)
 	if !strings.Contains(r.err, "unfinished") || !strings.Contains(r.err, "up --resume --name "+run) {
 		t.Errorf("want told to resume, got %s", r.err)
+	}
+}
+
+// checkOther: a run does not go on as another one, and keeps its configuration.
+func checkOther(t *testing.T, h *home, run string) {
+	t.Helper()
+	before := read(t, h.path(run, "config.yaml"))
+	for what, settings := range map[string][]string{
+		"steps: want what the run began with, 200000, got 30": set("training.steps=30"),
+		"learning rate: want": set("training.learning_rate=0.5"),
+	} {
+		r := h.must(2, append([]string{"up", "--plain", "--resume", "--name", run}, settings...)...)
+		if !strings.Contains(r.err, what) || !strings.Contains(r.err, "drafter.init_from") {
+			t.Errorf("want %q refused, got %s", what, r.err)
+		}
+	}
+	if read(t, h.path(run, "config.yaml")) != before {
+		t.Error("a refused resume has changed the run's configuration")
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -73,14 +72,10 @@ func (a *around) log() error {
 	}
 	a.u.log = hclog.New(&hclog.LoggerOptions{Name: "dflash-runner", Output: f, Level: hclog.LevelFromString(a.u.config.Log.Level), JSONFormat: true})
 	a.atEnd(f.Close)
-	text, err := a.u.config.YAML()
-	if err != nil {
-		return err
+	if hasJournal(a.u.dir.path) {
+		return nil // the configuration that began the run stays until this one is known to fit
 	}
-	if err := renameio.WriteFile(a.u.dir.join("config.yaml"), text, 0o600); err != nil {
-		return writable(a.u.dir.path, err)
-	}
-	return nil
+	return a.u.writeConfig()
 }
 
 func (a *around) events() error {

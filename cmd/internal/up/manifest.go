@@ -29,6 +29,10 @@ type manifest struct {
 	Data         string             `json:"data"`  // of the data
 	WorldSize    int                `json:"world_size"`
 	RowsPerStep  int                `json:"rows_per_step"`
+	Steps        uint64             `json:"steps"`
+	Buckets      []uint32           `json:"buckets"`
+	Horizon      int                `json:"horizon_steps"` // of the order of samples
+	Schedule     schedule           `json:"learning_rate"`
 	Threads      int                `json:"threads"` // of each worker
 	Attention    string             `json:"attention"`
 	Environment  string             `json:"environment"` // fingerprint of the Python environment
@@ -40,6 +44,13 @@ type manifest struct {
 	BitIdentical bool               `json:"bit_identical"` // every life of the run so far gives the same bits
 }
 
+// schedule is what the learning rate of every step follows from.
+type schedule struct {
+	Peak   float64 `json:"peak"`
+	Floor  float64 `json:"floor_fraction"`
+	WarmUp float64 `json:"warmup_fraction"`
+}
+
 // against compares the manifest of a resumed run with the one before. What
 // makes another run of it is an error; what only changes bits is named.
 func (m manifest) against(old manifest) (differs []string, err error) {
@@ -49,6 +60,10 @@ func (m manifest) against(old manifest) (differs []string, err error) {
 		{"data", old.Data, m.Data},
 		{"workers.drafters", fmt.Sprint(old.WorldSize), fmt.Sprint(m.WorldSize)},
 		{"training.rows_per_step", fmt.Sprint(old.RowsPerStep), fmt.Sprint(m.RowsPerStep)},
+		{"steps", fmt.Sprint(old.Steps), fmt.Sprint(m.Steps)},
+		{"training.buckets", fmt.Sprint(old.Buckets), fmt.Sprint(m.Buckets)},
+		{"training.horizon_steps", fmt.Sprint(old.Horizon), fmt.Sprint(m.Horizon)},
+		{"learning rate", text(old.Schedule), text(m.Schedule)},
 		{"run.seed", fmt.Sprint(old.Seed), fmt.Sprint(m.Seed)},
 		{"drafter", text(old.Drafter), text(m.Drafter)},
 		{"training", text(old.Training), text(m.Training)},
@@ -56,7 +71,7 @@ func (m manifest) against(old manifest) (differs []string, err error) {
 	} {
 		if c.was != c.is {
 			return nil, runner.Errorf(runner.Invalid, "resume run %q: %s: want what the run began with, %s, got %s", m.Name, c.what, c.was, c.is).
-				WithHint("resume with the run's own configuration (config.yaml in its directory), or start a new run with --name")
+				WithHint("`dflash-runner up --resume --name %s` without -f takes the run's own configuration; to train on with another one, start a new run with drafter.init_from", m.Name)
 		}
 	}
 	for _, c := range []struct{ what, was, is string }{
@@ -80,16 +95,35 @@ func text(v any) string {
 	return string(b)
 }
 
+// writeConfig writes the resolved configuration, from which the run is resumed.
+func (u *up) writeConfig() error {
+	text, err := u.config.YAML()
+	if err != nil {
+		return err
+	}
+	if err := renameio.WriteFile(u.dir.join("config.yaml"), text, 0o600); err != nil {
+		return writable(u.dir.path, err)
+	}
+	return nil
+}
+
 // writeManifest writes the run's manifest and gives its digest. A run that was
-// begun is compared with what it began with.
-func (u *up) writeManifest(s *settings, ix *rows.Index) (d runner.Digest, err error) {
-	m := manifest{Format: manifestFormat, Name: u.dir.name, Index: hex.EncodeToString(ix.Digest[:]), Data: hex.EncodeToString(ix.Data[:]),
+// begun is compared with what it began with; one that fits takes over the
+// configuration too.
+func (u *up) writeManifest(s *settings, ix *rows.Index, p planned) (d runner.Digest, err error) {
+	plan := p.config.Schedule
+	m := manifest{Steps: uint64(p.steps), Buckets: p.config.Buckets, Horizon: u.config.Training.HorizonSteps,
+		Schedule: schedule{plan.Peak, plan.Floor, plan.WarmUp},
+		Format:   manifestFormat, Name: u.dir.name, Index: hex.EncodeToString(ix.Digest[:]), Data: hex.EncodeToString(ix.Data[:]),
 		WorldSize: u.config.Workers.Drafters, RowsPerStep: u.config.Training.RowsPerStep, Threads: u.config.Workers.Threads,
 		Attention: u.config.Drafter.Attention, Environment: u.python.fingerprint, Machine: processor(), Drafter: s.drafter, Training: s.training, Target: s.target,
 		Seed: u.config.Run.Seed, BitIdentical: u.config.Workers.Device == "cpu"}
 	path := u.dir.join("manifest.json")
 	if hasJournal(u.dir.path) {
 		if m.BitIdentical, err = u.compare(m, path); err != nil {
+			return d, err
+		}
+		if err := u.writeConfig(); err != nil {
 			return d, err
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 func TestManifestAgainst(t *testing.T) {
 	whole := func() manifest {
-		return manifest{Format: manifestFormat, Name: "r", Index: "aa", Data: "bb", WorldSize: 2, RowsPerStep: 4, Threads: 1, Attention: "sdpa",
+		return manifest{Format: manifestFormat, Name: "r", Index: "aa", Data: "bb", WorldSize: 2, RowsPerStep: 4, Steps: 80, Buckets: []uint32{128}, Horizon: 50, Schedule: schedule{Peak: 1}, Threads: 1, Attention: "sdpa",
 			Environment: "e", Machine: "m", Drafter: &workerv1.Drafter{Layers: 3}, Training: &workerv1.Training{Anchors: 40}, Target: &workerv1.Target{Dtype: "float32"}, Seed: 1}
 	}
 	for name, c := range map[string]struct {
@@ -22,6 +22,10 @@ func TestManifestAgainst(t *testing.T) {
 		"other index":               {func(m *manifest) { m.Index = "cc" }, "data index", ""},
 		"more drafters":             {func(m *manifest) { m.WorldSize = 4 }, "workers.drafters", ""},
 		"more rows":                 {func(m *manifest) { m.RowsPerStep = 8 }, "training.rows_per_step", ""},
+		"more steps":                {func(m *manifest) { m.Steps = 400 }, "steps: want what the run began with, 80, got 400", ""},
+		"other buckets":             {func(m *manifest) { m.Buckets = []uint32{64} }, "training.buckets", ""},
+		"another horizon":           {func(m *manifest) { m.Horizon = 10 }, "training.horizon_steps", ""},
+		"another peak":              {func(m *manifest) { m.Schedule.Peak = 2 }, "learning rate", ""},
 		"another seed":              {func(m *manifest) { m.Seed = 2 }, "run.seed", ""},
 		"a deeper drafter":          {func(m *manifest) { m.Drafter.Layers = 4 }, "drafter", ""},
 		"fewer anchors":             {func(m *manifest) { m.Training.Anchors = 20 }, "training", ""},

@@ -36,7 +36,7 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	if err != nil {
 		return core.Finish{}, "", err
 	}
-	manifest, err := u.writeManifest(s, ix)
+	manifest, err := u.writeManifest(s, ix, plan)
 	if err != nil {
 		return core.Finish{}, "", err
 	}
