@@ -7,21 +7,31 @@ import (
 
 	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/core"
 )
 
 // stageNames are the stages of a run, in order.
 var stageNames = []string{"environment", "target", "regenerate", "prepare", "launch", "warm_up", "evaluate_before", "train", "evaluate_after", "export"}
 
-// board keeps where every stage stands. Any goroutine may write to it.
+// board keeps where every stage stands. Any goroutine may write to it. Stages
+// may overlap: evaluation before training goes on beside the first steps.
 type board struct {
 	mu     sync.Mutex // guards below
 	stages []admin.Stage
 	began  map[string]time.Time
+	pace   map[string]pace
 	now    func() time.Time
 }
 
+// pace is from where a stage's pace is judged: an earlier phase, or time that
+// was shared with another stage, says nothing of what is to come.
+type pace struct {
+	at   time.Time
+	done uint64
+}
+
 func newBoard(now func() time.Time) *board {
-	b := &board{began: map[string]time.Time{}, now: now}
+	b := &board{began: map[string]time.Time{}, pace: map[string]pace{}, now: now}
 	for _, n := range stageNames {
 		b.stages = append(b.stages, admin.Stage{Name: n, State: admin.StageWaiting})
 	}
@@ -42,16 +52,20 @@ func (b *board) with(name string, f func(s *admin.Stage)) {
 }
 
 // begin starts a stage, once.
-func (b *board) begin(name string) {
+func (b *board) begin(name string) { b.beginAt(name, b.now()) }
+
+// beginAt starts a stage that began at that time, once.
+func (b *board) beginAt(name string, at time.Time) {
 	b.with(name, func(s *admin.Stage) {
 		if s.State == admin.StageWaiting {
 			s.State = admin.StageRunning
-			b.began[name] = b.now()
+			b.began[name] = at
+			b.pace[name] = pace{at, s.Done}
 		}
 	})
 }
 
-// count says how far a running stage is.
+// count says how far a stage is.
 func (b *board) count(name string, done, total uint64) {
 	b.with(name, func(s *admin.Stage) { s.Done, s.Total = done, total })
 }
@@ -67,23 +81,54 @@ func (b *board) progress(name string, p *jobv1.Progress) {
 	})
 }
 
+// evaluation moves a stage along with an evaluation. One that was dropped
+// though the run goes on was skipped.
+func (b *board) evaluation(name string, v core.Span, ending bool) {
+	if v.Began.IsZero() {
+		return
+	}
+	b.beginAt(name, v.Began)
+	b.with(name, func(s *admin.Stage) {
+		if v.What != s.Phase {
+			s.Phase, b.pace[name] = v.What, pace{b.now(), v.Done}
+		}
+		s.Done, s.Total = v.Done, v.Total
+	})
+	switch {
+	case !v.Ended.IsZero():
+		b.doneAt(name, v.Ended)
+	case !v.Open && !ending:
+		b.finish(name, admin.StageSkipped)
+	}
+}
+
 func (b *board) finish(name, state string) {
 	b.with(name, func(s *admin.Stage) {
 		if s.State == admin.StageRunning {
 			s.Seconds = b.now().Sub(b.began[name]).Seconds()
 		}
 		if s.State == admin.StageRunning || s.State == admin.StageWaiting {
-			s.State = state
+			s.State, s.Phase = state, ""
 		}
 	})
 }
 
 // done ends a stage well, if it was begun.
-func (b *board) done(name string) {
+func (b *board) done(name string) { b.doneAt(name, b.now()) }
+
+// doneAt ends a stage well that ended at that time, if it was begun. What runs
+// beside it goes at its own pace from then on.
+func (b *board) doneAt(name string, at time.Time) {
 	b.with(name, func(s *admin.Stage) {
-		if s.State == admin.StageRunning {
-			s.State, s.Seconds = admin.StageDone, b.now().Sub(b.began[name]).Seconds()
-			s.Done = max(s.Done, s.Total)
+		if s.State != admin.StageRunning {
+			return
+		}
+		s.State, s.Phase, s.Seconds = admin.StageDone, "", at.Sub(b.began[name]).Seconds()
+		s.Done = max(s.Done, s.Total)
+		for _, o := range b.stages {
+			if o.State == admin.StageRunning {
+				b.pace[o.Name] = pace{at, o.Done}
+			}
 		}
 	})
 }
@@ -111,7 +156,8 @@ func (b *board) end(well bool) {
 	}
 }
 
-// picture gives a copy of all stages, with their times, and the running one.
+// picture gives a copy of all stages, with their times, and the running one:
+// the first, for which the others wait, where several run.
 func (b *board) picture() (stages []admin.Stage, running string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,10 +167,13 @@ func (b *board) picture() (stages []admin.Stage, running string) {
 		if s.State != admin.StageRunning {
 			continue
 		}
-		running = s.Name
+		if running == "" {
+			running = s.Name
+		}
 		s.Seconds = b.now().Sub(b.began[s.Name]).Seconds()
-		if s.Done > 0 && s.Total >= s.Done {
-			eta := s.Seconds / float64(s.Done) * float64(s.Total-s.Done)
+		p := b.pace[s.Name]
+		if s.Done > p.done && s.Total >= s.Done {
+			eta := b.now().Sub(p.at).Seconds() / float64(s.Done-p.done) * float64(s.Total-s.Done)
 			s.ETAS = &eta
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
@@ -317,5 +318,72 @@ func TestHistoryAfterACrashInARevision(t *testing.T) {
 	}
 	if got := end(one, two, three, skip); got.Skipped != 0 || got.Plans[1].Chain != two.Chain {
 		t.Errorf("a skip without its revision: skipped %d, want 0", got.Skipped)
+	}
+}
+
+// TestStagesFollowTheRun: evaluation before training lasts until its last part,
+// whatever is trained beside it, and training begins with its first order.
+func TestStagesFollowTheRun(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	now := at(0)
+	u := &up{board: newBoard(func() time.Time { return now }), state: admin.Starting}
+	var v drive.View
+	v.Steps, v.Workers = 4, []core.WorkerView{{Certificate: runner.Certificate{Fingerprint: "x"}}}
+	v.Gate.Sequence = []runner.Life{{}}
+	u.board.begin("launch")
+	look := func(seconds int, want string, f func()) []admin.Stage {
+		t.Helper()
+		now = at(seconds)
+		f()
+		u.follow(v)
+		all, running := u.board.picture()
+		var got []string
+		for _, s := range all {
+			if s.State == admin.StageRunning {
+				got = append(got, s.Name)
+			}
+		}
+		if strings.Join(got, " ") != want || want != "" && running != got[0] {
+			t.Errorf("at %d s %v run, first %q; want %s", seconds, got, running, want)
+		}
+		return all
+	}
+	look(1, "", func() {}) // all are certified, nothing was ordered
+	look(11, "evaluate_before", func() { v.Moments.Before = core.Span{Began: at(10), Open: true, Done: 0, Total: 8, What: "loss"} })
+	look(13, "evaluate_before train", func() { v.Moments.Training, v.Moments.Before.Done = at(12), 4 })
+	all := look(20, "evaluate_before train", func() {
+		v.Step, v.Trained, v.Moments.Decided, v.Moments.Before.Done, v.Moments.Before.What = 1, true, at(19), 4, "plain"
+	})
+	if s := stage(t, all, "evaluate_before"); s.ETAS != nil || s.Phase != "plain" || s.Done != 4 {
+		t.Errorf("no prompt was decoded yet, but the stage is %+v", s)
+	}
+	all = look(61, "train", func() { v.Moments.Before = core.Span{Began: at(10), Ended: at(60), Done: 8, Total: 8} })
+	if s := stage(t, all, "evaluate_before"); s.State != admin.StageDone || s.Seconds != 50 || s.Done != 8 {
+		t.Errorf("evaluate_before is %+v", s)
+	}
+	all = look(64, "train", func() { v.Step, v.Moments.Decided = 2, at(63) })
+	if s := stage(t, all, "train"); s.ETAS == nil || *s.ETAS != 8 || s.Seconds != 52 {
+		t.Errorf("train took 4 s for a step since it goes alone, but is %+v", s)
+	}
+	all = look(69, "evaluate_after", func() {
+		v.Step, v.Moments.Decided, v.Moments.After = 4, at(67), core.Span{Began: at(68), Open: true, Total: 8, What: "loss"}
+	})
+	if s := stage(t, all, "train"); s.State != admin.StageDone || s.Seconds != 55 {
+		t.Errorf("train is %+v", s)
+	}
+	all = look(80, "", func() { v.Moments.After = core.Span{Began: at(68), Ended: at(78), Done: 8, Total: 8} })
+	if s := stage(t, all, "evaluate_after"); s.State != admin.StageDone || s.Seconds != 10 || s.Phase != "" {
+		t.Errorf("evaluate_after is %+v", s)
+	}
+}
+
+// TestDroppedEvaluation: one that a restore dropped does not stay for ever.
+func TestDroppedEvaluation(t *testing.T) {
+	b := newBoard(time.Now)
+	b.evaluation("evaluate_before", core.Span{Began: time.Now(), Open: true}, false)
+	b.evaluation("evaluate_before", core.Span{Began: time.Now()}, false)
+	all, running := b.picture()
+	if s := stage(t, all, "evaluate_before"); s.State != admin.StageSkipped || running != "" {
+		t.Errorf("got %+v", s)
 	}
 }
