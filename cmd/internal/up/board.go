@@ -20,6 +20,7 @@ type board struct {
 	stages []admin.Stage
 	began  map[string]time.Time
 	pace   map[string]pace
+	around map[string][2]uint64 // what comes before and after a stage's present job
 	now    func() time.Time
 }
 
@@ -31,7 +32,7 @@ type pace struct {
 }
 
 func newBoard(now func() time.Time) *board {
-	b := &board{began: map[string]time.Time{}, pace: map[string]pace{}, now: now}
+	b := &board{began: map[string]time.Time{}, pace: map[string]pace{}, around: map[string][2]uint64{}, now: now}
 	for _, n := range stageNames {
 		b.stages = append(b.stages, admin.Stage{Name: n, State: admin.StageWaiting})
 	}
@@ -70,11 +71,35 @@ func (b *board) count(name string, done, total uint64) {
 	b.with(name, func(s *admin.Stage) { s.Done, s.Total = done, total })
 }
 
-// progress takes a job's report.
+// enter says which of its phases a stage is in now, and that nothing of it is
+// counted yet; done and total are of that phase alone.
+func (b *board) enter(name, phase string) {
+	b.with(name, func(s *admin.Stage) {
+		if s.Phase != phase {
+			s.Phase, s.Done, s.Total, b.pace[name] = phase, 0, 0, pace{b.now(), 0}
+		}
+	})
+}
+
+// expect says that a stage is a chain of jobs, and how much there was before
+// the next of them and will be after it.
+func (b *board) expect(name string, before, after int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.around[name] = [2]uint64{uint64(before), uint64(after)}
+}
+
+// progress takes a job's report. What a job does before its stage's own work,
+// which goes by the stage's name, is named, but is no part of that work.
 func (b *board) progress(name string, p *jobv1.Progress) {
 	b.begin(name)
 	b.with(name, func(s *admin.Stage) {
-		s.Done, s.Total = p.Done, p.Total
+		if p.Stage != name {
+			s.Phase, s.Done, s.Total, b.pace[name] = p.Stage, 0, 0, pace{b.now(), 0}
+			return
+		}
+		beside := b.around[name]
+		s.Phase, s.Done, s.Total = "", beside[0]+p.Done, beside[0]+p.Total+beside[1]
 		if len(p.Figures) > 0 {
 			s.Figures = p.Figures
 		}
@@ -172,7 +197,7 @@ func (b *board) picture() (stages []admin.Stage, running string) {
 		}
 		s.Seconds = b.now().Sub(b.began[s.Name]).Seconds()
 		p := b.pace[s.Name]
-		if s.Done > p.done && s.Total >= s.Done {
+		if s.Done > p.done && s.Total > s.Done {
 			eta := b.now().Sub(p.at).Seconds() / float64(s.Done-p.done) * float64(s.Total-s.Done)
 			s.ETAS = &eta
 		}

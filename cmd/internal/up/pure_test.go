@@ -15,6 +15,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
+	"github.com/dflash-runner/dflash-runner/runner/pyenv"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
 
@@ -111,7 +112,7 @@ func TestBoard(t *testing.T) {
 	now := time.Unix(100, 0)
 	b := newBoard(func() time.Time { return now })
 	b.begin("target")
-	b.progress("target", &jobv1.Progress{Done: 1, Total: 4, Figures: map[string]float64{"loss": 2}})
+	b.progress("target", &jobv1.Progress{Stage: "target", Done: 1, Total: 4, Figures: map[string]float64{"loss": 2}})
 	now = now.Add(10 * time.Second)
 	all, running := b.picture()
 	s := stage(t, all, "target")
@@ -385,5 +386,82 @@ func TestDroppedEvaluation(t *testing.T) {
 	all, running := b.picture()
 	if s := stage(t, all, "evaluate_before"); s.State != admin.StageSkipped || running != "" {
 		t.Errorf("got %+v", s)
+	}
+}
+
+// TestPhasesAreNoProgress: what a job does before its stage's own work is not
+// shown as all of it, and no eta rests on it.
+func TestPhasesAreNoProgress(t *testing.T) {
+	now := time.Unix(100, 0)
+	b := newBoard(func() time.Time { return now })
+	report := func(after int, stage string, done, total uint64) {
+		now = now.Add(time.Duration(after) * time.Second)
+		b.progress("target", &jobv1.Progress{Stage: stage, Done: done, Total: total})
+	}
+	target := func() admin.Stage {
+		all, _ := b.picture()
+		return stage(t, all, "target")
+	}
+	report(0, "corpus", 0, 1)
+	report(30, "corpus", 1, 1)
+	if s := target(); s.Done != 0 || s.Total != 0 || s.Phase != "corpus" || s.ETAS != nil {
+		t.Errorf("preparing: %+v", s)
+	}
+	report(4, "target", 2, 10)
+	if s := target(); s.Done != 2 || s.Total != 10 || s.Phase != "" || s.ETAS == nil || *s.ETAS != 16 || s.Seconds != 34 {
+		t.Errorf("at work: %+v", s)
+	}
+}
+
+// TestChainOfJobs: two jobs of one stage are one count.
+func TestChainOfJobs(t *testing.T) {
+	b := newBoard(time.Now)
+	for i, want := range [][2]uint64{{0, 3}, {1, 3}, {1, 3}, {2, 3}, {3, 3}} {
+		switch i {
+		case 0:
+			b.expect("prepare", 0, 2)
+		case 2:
+			b.expect("prepare", 1, 0)
+		}
+		p := &jobv1.Progress{Stage: "prepare", Done: uint64(i), Total: 1}
+		if i >= 2 {
+			p.Done, p.Total = uint64(i-2), 2
+		}
+		b.progress("prepare", p)
+		all, _ := b.picture()
+		if s := stage(t, all, "prepare"); s.Done != want[0] || s.Total != want[1] {
+			t.Errorf("report %d: %d of %d, want %v", i, s.Done, s.Total, want)
+		}
+	}
+}
+
+// TestEnvironmentProgress: only downloads are counted; before and after them
+// there is no bar and no eta, as there is nothing to judge by.
+func TestEnvironmentProgress(t *testing.T) {
+	now := time.Unix(100, 0)
+	u := &up{board: newBoard(func() time.Time { return now })}
+	u.board.begin("environment")
+	for _, c := range []struct {
+		p           pyenv.Progress
+		phase       string
+		done, total uint64
+		eta         float64
+	}{
+		{pyenv.Progress{Stage: "venv"}, "venv", 0, 0, 0},
+		{pyenv.Progress{Stage: "packages", TotalBytes: 50}, "download", 0, 50, 0},
+		{pyenv.Progress{Stage: "packages", DoneBytes: 10, TotalBytes: 50}, "download", 10, 50, 40},
+		{pyenv.Progress{Stage: "packages", DoneBytes: 50, TotalBytes: 50}, "unpack", 0, 0, 0},
+		{pyenv.Progress{Stage: "done"}, "done", 0, 0, 0},
+	} {
+		now = now.Add(10 * time.Second)
+		u.making(c.p)
+		all, _ := u.board.picture()
+		s, eta := stage(t, all, "environment"), 0.0
+		if s.ETAS != nil {
+			eta = *s.ETAS
+		}
+		if s.Phase != c.phase || s.Done != c.done || s.Total != c.total || eta != c.eta {
+			t.Errorf("after %+v: %+v, eta %v", c.p, s, eta)
+		}
 	}
 }
