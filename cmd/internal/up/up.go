@@ -190,7 +190,18 @@ func codeOf(err error) int {
 }
 
 // say prints an error and its hint, if there is one, and passes the code on.
+// Each problem of a configuration is an error of its own.
 func say(w *os.File, err error, code int) int {
+	var problems config.Problems
+	if errors.As(err, &problems) {
+		for _, p := range problems {
+			fmt.Fprintln(w, "error:", p)
+			if p.Hint != "" {
+				fmt.Fprintln(w, "hint:", p.Hint)
+			}
+		}
+		return code
+	}
 	if err != nil {
 		fmt.Fprintln(w, "error:", err)
 		if hint := runner.HintOf(err); hint != "" {
