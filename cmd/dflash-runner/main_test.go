@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -45,7 +46,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("CI", "")
 			return os.Mkdir(filepath.Join(e.WorkDir, "r"), 0o700)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "wait4file": waitForFile, "dead": dead, "publish": publish, "record": record},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "wait4file": waitForFile, "dead": dead, "publish": publish, "record": record, "linked": linked},
 	})
 }
 
@@ -123,6 +124,15 @@ func imageText(step runner.Step) string {
 	head := fmt.Sprintf(`{"__metadata__":{"format":%q,"step":"%d","chain":%q,"parameters":%q},"a":{"dtype":"F32","shape":[1024],"data_offsets":[0,4096]}}`,
 		image.Format, step, zeros, zeros)
 	return string(binary.LittleEndian.AppendUint64(nil, uint64(len(head)))) + head + strings.Repeat("x", 4096)
+}
+
+// linked makes a file with a second name elsewhere: linked FILE OTHER MIB.
+func linked(ts *testscript.TestScript, _ bool, args []string) {
+	var size int
+	_, err := fmt.Sscan(args[2], &size)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), bytes.Repeat([]byte("x"), size<<20), 0o600))
+	ts.Check(os.Link(ts.MkAbs(args[0]), ts.MkAbs(args[1])))
 }
 
 // record writes a journal of two records: record RUN-DIRECTORY.

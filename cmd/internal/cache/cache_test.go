@@ -118,3 +118,29 @@ func TestLeftovers(t *testing.T) {
 		t.Errorf("want %v, got %v", want, got)
 	}
 }
+
+// TestMeasure: what an installer linked out of its own cache takes its place
+// all the same, a file with two names counts once, and only names outside make
+// a file shared.
+func TestMeasure(t *testing.T) {
+	root := tree(t, "python/a/own", "elsewhere/linked")
+	dir := filepath.Join(root, "python/a")
+	for from, to := range map[string]string{"elsewhere/linked": "python/a/lib", "python/a/own": "python/a/second name"} {
+		if err := os.Link(filepath.Join(root, from), filepath.Join(root, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	blocks := func(path string) uint64 {
+		var s unix.Stat_t
+		if err := unix.Lstat(path, &s); err != nil {
+			t.Fatal(err)
+		}
+		return uint64(s.Blocks) * 512
+	}
+	e := Entry{Path: dir}
+	e.measure()
+	own, lib := blocks(filepath.Join(dir, "own")), blocks(filepath.Join(dir, "lib"))
+	if want := blocks(dir) + own + lib; own < 10000 || e.Bytes != want || e.Shared != lib || e.Used.IsZero() {
+		t.Errorf("want %d bytes, %d of them shared, got %+v", want, lib, e)
+	}
+}
