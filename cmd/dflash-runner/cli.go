@@ -30,7 +30,7 @@ func (c *cli) root() *cobra.Command {
 	root := c.group("dflash-runner", "Train a DFlash drafter for a frozen language model",
 		"Trains a DFlash drafter for a frozen language model, on one machine, with one command.\n\n"+
 			"Exit codes: 0 done, 1 failed and may be retried, 2 usage or configuration, 3 preflight refused,\n"+
-			"75 stopped by a signal after a checkpoint, 93 must not be retried.")
+			"75 stopped by a signal, after a checkpoint where a step was trained, 93 must not be retried.")
 	root.Example = "  dflash-runner up                     # the embedded default: a real run on two CPU cores\n" +
 		"  dflash-runner up -f my.yaml --detach\n  dflash-runner status"
 	root.PersistentFlags().StringVar(&c.runs, "runs", "runs", "directory that holds the runs")

@@ -44,7 +44,7 @@ func TestDecide(t *testing.T) {
 		{finished, false, true, refused(runner.Invalid, "is finished")},
 		{finished, true, true, refused(runner.Invalid, "is finished")},
 	} {
-		got := decide("a", c.f, intent{c.explicit, c.resume})
+		got := decide("a", c.f, intent{explicit: c.explicit, resume: c.resume})
 		if got.use != c.want.use || got.next != c.want.next || (got.err == nil) != (c.want.err == nil) {
 			t.Errorf("%v explicit %v resume %v: %+v, want %+v", c.f, c.explicit, c.resume, got, c.want)
 			continue
@@ -464,4 +464,34 @@ func TestEnvironmentProgress(t *testing.T) {
 			t.Errorf("after %+v: %+v, eta %v", c.p, s, eta)
 		}
 	}
+}
+
+// TestStopped: a stop says what it left and the command that goes on.
+func TestStopped(t *testing.T) {
+	dir, err := openRun(t.TempDir(), "run", intent{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.close()
+	u := &up{dir: dir, options: Options{ConfigPath: "my own.yaml"}}
+	check := func(reason, hint string) {
+		t.Helper()
+		if r, h := u.stopped("interrupted"); r != reason || h != hint {
+			t.Errorf("got %q, %q", r, h)
+		}
+	}
+	const none = "interrupted; no step was trained, so there is no checkpoint"
+	check(none, "`dflash-runner up -f 'my own.yaml' --name run` begins it anew; there is nothing to resume")
+	if err := os.WriteFile(dir.join("journal", "1.journal"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check(none, "`dflash-runner up -f 'my own.yaml' --resume --name run` begins at step 0 again")
+	if got := (intent{file: "it's"}).again("x", false); got != `dflash-runner up -f 'it'\''s' --name x` {
+		t.Errorf("got %s", got)
+	}
+	u.options.ConfigPath = ""
+	if err := os.Mkdir(dir.join("checkpoints", "step-3"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	check("interrupted", "go on with `dflash-runner up --resume --name run`")
 }
