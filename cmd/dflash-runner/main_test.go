@@ -154,6 +154,12 @@ func liveRun(dir string) int {
 	if err == nil {
 		err = os.MkdirAll(filepath.Join(dir, "logs"), 0o700)
 	}
+	if err == nil {
+		var release func() error
+		if _, release, err = admin.OwnedDirectory(); err == nil {
+			defer func() { _ = release() }()
+		}
+	}
 	l, listenErr := admin.Listen(dir)
 	if err != nil || listenErr != nil {
 		fmt.Fprintln(os.Stderr, err, listenErr)

@@ -131,6 +131,7 @@ func Remove(e Entry) error {
 
 // Leftovers lists what crashes left: sockets in the runtime directory that
 // nobody answers, and cache entries that were being made or removed an hour ago.
+// Directories of sockets are not among them: their owners are known to admin.
 func Leftovers(root, runtime string, now time.Time) (paths []string) {
 	for _, pattern := range []string{"*/.removed-*", "*/.tmp-*", "*/*.tmp", "*/*.partial"} {
 		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the patterns are well formed
@@ -138,12 +139,6 @@ func Leftovers(root, runtime string, now time.Time) (paths []string) {
 			if s, err := os.Lstat(path); err == nil && now.Sub(s.ModTime()) > time.Hour && !locked(path+".lock") {
 				paths = append(paths, path)
 			}
-		}
-	}
-	found, _ := filepath.Glob(filepath.Join(runtime, "plugin-dir*")) // of a killed supervisor's workers
-	for _, path := range found {
-		if s, err := os.Lstat(path); err == nil && s.IsDir() && now.Sub(s.ModTime()) > time.Minute && abandoned(path) {
-			paths = append(paths, path)
 		}
 	}
 	sockets, _ := filepath.Glob(filepath.Join(runtime, "*.sock"))
@@ -154,17 +149,6 @@ func Leftovers(root, runtime string, now time.Time) (paths []string) {
 	}
 	slices.Sort(paths)
 	return slices.Compact(paths)
-}
-
-// abandoned reports whether nobody answers on any socket in a directory.
-func abandoned(dir string) bool {
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		if e.Type() == fs.ModeSocket && !silent(filepath.Join(dir, e.Name())) {
-			return false
-		}
-	}
-	return err == nil
 }
 
 // silent reports whether a socket has nobody behind it.

@@ -52,7 +52,16 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	if err := worker.BecomeSubreaper(); err != nil {
 		return core.Finish{}, "", err
 	}
-	l, err := u.newLauncher(s, data)
+	sockets, release, err := admin.OwnedDirectory()
+	if err != nil {
+		return core.Finish{}, "", err
+	}
+	defer func() { // every worker is reaped by then
+		if err := release(); err != nil {
+			u.warn("sockets", err.Error())
+		}
+	}()
+	l, err := u.newLauncher(s, data, sockets)
 	if err != nil {
 		return core.Finish{}, "", err
 	}
@@ -144,14 +153,10 @@ func (u *up) driving(p planned, l *launcher, st *store, j drive.Journal, k core.
 }
 
 // newLauncher makes what starts workers, with a nonce of its own.
-func (u *up) newLauncher(s *settings, data dataset) (*launcher, error) {
+func (u *up) newLauncher(s *settings, data dataset, runtime string) (*launcher, error) {
 	var b [16]byte
 	if _, err := rand.Read(b[:]); err != nil {
 		return nil, runner.Errorf(runner.Internal, "make nonce: %w", err)
-	}
-	runtime, err := admin.RuntimeDirectory()
-	if err != nil {
-		return nil, err
 	}
 	return &launcher{u: u, settings: s, data: data, nonce: hex.EncodeToString(b[:]), runtime: runtime, lives: map[runner.Worker]*process{}}, nil
 }
