@@ -6,6 +6,6 @@ const (
 	ExitFailed    = 1  // may be retried
 	ExitUsage     = 2  // usage or configuration
 	ExitPreflight = 3  // preflight refused
-	ExitStopped   = 75 // stopped by a signal after a checkpoint
+	ExitStopped   = 75 // stopped by a signal, after a checkpoint where a step was trained
 	ExitHopeless  = 93 // must not be retried
 )

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"github.com/dflash-runner/dflash-runner/cmd/internal/cache"
@@ -19,7 +21,11 @@ func (c *cli) cacheCommand() *cobra.Command {
 
 func (c *cli) cacheList() *cobra.Command {
 	return c.jsonFlag(&cobra.Command{
-		Use: "list", Short: "List the cache", Example: "  dflash-runner cache list --json", Args: atMost(0),
+		Use: "list", Short: "List the cache",
+		Long: "Lists the cache, with the place that each entry takes on the disk. A file with several names counts once in\n" +
+			"its entry; what also has a name elsewhere, as in an installer's own cache, is counted and named: removing\n" +
+			"the entry does not free that part.",
+		Example: "  dflash-runner cache list --json", Args: atMost(0),
 		RunE: func(*cobra.Command, []string) error {
 			_, entries, err := cached()
 			if err != nil {
@@ -48,8 +54,11 @@ func cached() (root string, entries []cache.Entry, err error) {
 func (c *cli) printEntries(entries []cache.Entry) error {
 	for _, e := range entries {
 		note := ""
+		if e.Shared>>20 > 0 {
+			note = fmt.Sprintf("  %d MiB also linked elsewhere", e.Shared>>20)
+		}
 		if e.InUse {
-			note = "  in use"
+			note += "  in use"
 		}
 		if err := c.print("%-10s %-40s %8d MiB  %s%s\n", e.Kind, e.Name, e.Bytes>>20, e.Used.Format("2006-01-02 15:04"), note); err != nil {
 			return err

@@ -137,12 +137,13 @@ func (c *cli) checkpointsPrune() *cobra.Command {
 		Example: "  dflash-runner checkpoints prune cpu-tiny --keep 1",
 		Args:    atMost(1),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if keep < 1 {
+				return usage("prune checkpoints: want --keep of at least 1, got %d", keep).
+					WithHint("--keep 1 leaves the newest; the best by held-out loss is kept besides")
+			}
 			dir, err := c.find(args, 0)
 			if err != nil {
 				return err
-			}
-			if keep < 1 {
-				return usage("prune checkpoints: want --keep of at least 1, got %d", keep)
 			}
 			if s, err := admin.ReadStatus(dir); err == nil && !s.State.Over() {
 				return runner.Errorf(runner.Unavailable, "prune checkpoints: run %s is live", s.Name).WithHint("it prunes by itself: checkpoints.keep_last")

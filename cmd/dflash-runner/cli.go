@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
@@ -29,7 +30,7 @@ func (c *cli) root() *cobra.Command {
 	root := c.group("dflash-runner", "Train a DFlash drafter for a frozen language model",
 		"Trains a DFlash drafter for a frozen language model, on one machine, with one command.\n\n"+
 			"Exit codes: 0 done, 1 failed and may be retried, 2 usage or configuration, 3 preflight refused,\n"+
-			"75 stopped by a signal after a checkpoint, 93 must not be retried.")
+			"75 stopped by a signal, after a checkpoint where a step was trained, 93 must not be retried.")
 	root.Example = "  dflash-runner up                     # the embedded default: a real run on two CPU cores\n" +
 		"  dflash-runner up -f my.yaml --detach\n  dflash-runner status"
 	root.PersistentFlags().StringVar(&c.runs, "runs", "runs", "directory that holds the runs")
@@ -42,25 +43,69 @@ func (c *cli) root() *cobra.Command {
 	root.AddCommand(c.upCommand(), c.downCommand(), c.statusCommand(), c.healthCommand(), c.logsCommand(), c.eventsCommand(),
 		c.configCommand(), c.checkpointsCommand(), c.journalCommand(), c.planCommand(), c.doctorCommand(), c.exportCommand(), c.evalCommand(), c.prepareCommand(),
 		c.cacheCommand(), c.gcCommand(), c.benchCommand(), c.versionCommand())
+	root.PersistentPreRunE = refuseEmpty
+	return c.strict(root)
+}
+
+// strict makes the library's own commands, help and completion, refuse what
+// they do not know as ours do.
+func (c *cli) strict(root *cobra.Command) *cobra.Command {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "completion":
+			cmd.SuggestionsMinimumDistance = 2
+			cmd.Args, cmd.RunE = knownCommand, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			for _, shell := range cmd.Commands() {
+				shell.Args = atMost(0)
+			}
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				found, left, err := root.Find(args)
+				if err == nil && len(left) == 0 {
+					return nil
+				}
+				if found == nil {
+					found = root
+				}
+				return knownCommand(found, append(left, args...))
+			}
+		}
+	}
 	return root
+}
+
+// refuseEmpty refuses a text flag that was given without a text: a variable of
+// the shell that was not set must not look like the flag left out.
+func refuseEmpty(cmd *cobra.Command, _ []string) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if err == nil && f.Value.Type() == "string" && f.Value.String() == "" {
+			err = usage("%s: want a text for --%s, got an empty one", cmd.CommandPath(), f.Name).WithHint("leave --%s out for its default", f.Name)
+		}
+	})
+	return err
 }
 
 // group makes a command that only holds others.
 func (c *cli) group(use, short, long string) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Long: long, SuggestionsMinimumDistance: 2,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			e := usage("%s: unknown command %q", cmd.CommandPath(), args[0])
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				return e.WithHint("did you mean %q?", near[0])
-			}
-			return e.WithHint("`%s --help` lists the commands", cmd.CommandPath())
-		},
+		Args: knownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+}
+
+// knownCommand refuses what is no command of a group.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	e := usage("%s: unknown command %q", cmd.CommandPath(), args[0])
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return e.WithHint("did you mean %q?", near[0])
+	}
+	return e.WithHint("`%s --help` lists the commands", cmd.CommandPath())
 }
 
 // usage is an error about the command line.
@@ -69,11 +114,25 @@ func usage(format string, a ...any) *runner.Error { return runner.Errorf(runner.
 // atMost refuses more arguments than that.
 func atMost(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) > n {
-			return usage("%s: want at most %d arguments, got %d: %s", cmd.CommandPath(), n, len(args), strings.Join(args, " "))
+		if len(args) <= n {
+			return nil
 		}
-		return nil
+		want := map[int]string{0: "no argument", 1: "at most 1 argument"}[n]
+		if want == "" {
+			want = fmt.Sprintf("at most %d arguments", n)
+		}
+		e := usage("%s: want %s, got %d: %s", cmd.CommandPath(), want, len(args), strings.Join(args, " "))
+		if n == 0 && cmd.Flags().Lookup("file") != nil {
+			return e.WithHint("a configuration is named by -f FILE; `%s --help` shows the flags", cmd.CommandPath())
+		}
+		return e.WithHint("`%s --help` shows what it takes", cmd.CommandPath())
 	}
+}
+
+// lacking is a usage error with the command's own example for a hint.
+func lacking(cmd *cobra.Command, format string, a ...any) error {
+	example, _, _ := strings.Cut(strings.TrimSpace(cmd.Example), "\n")
+	return usage(format, a...).WithHint("for example `%s`", example)
 }
 
 // jsonFlag adds --json.

@@ -22,7 +22,7 @@ func (c *cli) evalCommand() *cobra.Command {
 		Args:    atMost(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || j.TargetDirectory == "" || j.Prompts == "" {
-				return usage("eval: want a drafter's directory, --target DIRECTORY and --prompts FILE")
+				return lacking(cmd, "eval: want a drafter's directory, --target DIRECTORY and --prompts FILE")
 			}
 			var err error
 			if j.DrafterDirectory, err = filepath.Abs(args[0]); err != nil {

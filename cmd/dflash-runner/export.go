@@ -37,12 +37,12 @@ func (c *cli) exportCommand() *cobra.Command {
 		Example: "  dflash-runner export --to drafter\n  dflash-runner export cpu-tiny --checkpoint best --to drafter --dtype float32",
 		Args:    atMost(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if directory == "" {
+				return lacking(cmd, "export: want --to DIRECTORY, got none")
+			}
 			dir, err := c.find(args, 0)
 			if err != nil {
 				return err
-			}
-			if directory == "" {
-				return usage("export: want --to DIRECTORY, got none")
 			}
 			e, err := c.export(cmd.Context(), dir, checkpoint, directory, dtype)
 			if err != nil {

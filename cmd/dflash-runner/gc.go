@@ -16,9 +16,11 @@ import (
 func (c *cli) gcCommand() *cobra.Command {
 	var dry bool
 	cmd := c.jsonFlag(&cobra.Command{
-		Use:     "gc",
-		Short:   "Remove what crashes left behind",
-		Long:    "Removes what crashes left behind: sockets that nobody answers, and cache entries that were never\nfinished. Runs, checkpoints and logs are never touched. Prints what was removed.",
+		Use:   "gc",
+		Short: "Remove what crashes left behind",
+		Long: "Removes what crashes left behind: sockets that nobody answers, directories of sockets whose process is\n" +
+			"proved to be gone, and cache entries that were never finished. Runs, checkpoints and logs are never\n" +
+			"touched. Prints what was removed, and on stderr what was left alone since nobody can say whose it is.",
 		Example: "  dflash-runner gc --dry-run",
 		Args:    atMost(0),
 		RunE: func(*cobra.Command, []string) error {
@@ -30,7 +32,18 @@ func (c *cli) gcCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			owned, err := admin.OwnedDirectories(runtime)
+			if err != nil {
+				return err
+			}
 			paths := cache.Leftovers(root, runtime, time.Now())
+			for _, o := range owned {
+				if o.Dead {
+					paths = append(paths, o.Path)
+				} else {
+					c.tell("left alone", o.Path+": "+o.Why)
+				}
+			}
 			return c.removeAll(paths, dry)
 		},
 	})

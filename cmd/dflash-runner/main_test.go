@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -45,7 +46,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("CI", "")
 			return os.Mkdir(filepath.Join(e.WorkDir, "r"), 0o700)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "wait4file": waitForFile, "dead": dead, "publish": publish, "record": record},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "wait4file": waitForFile, "dead": dead, "publish": publish, "record": record, "linked": linked},
 	})
 }
 
@@ -125,6 +126,15 @@ func imageText(step runner.Step) string {
 	return string(binary.LittleEndian.AppendUint64(nil, uint64(len(head)))) + head + strings.Repeat("x", 4096)
 }
 
+// linked makes a file with a second name elsewhere: linked FILE OTHER MIB.
+func linked(ts *testscript.TestScript, _ bool, args []string) {
+	var size int
+	_, err := fmt.Sscan(args[2], &size)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), bytes.Repeat([]byte("x"), size<<20), 0o600))
+	ts.Check(os.Link(ts.MkAbs(args[0]), ts.MkAbs(args[1])))
+}
+
 // record writes a journal of two records: record RUN-DIRECTORY.
 func record(ts *testscript.TestScript, _ bool, args []string) {
 	dir := filepath.Join(ts.MkAbs(args[0]), "journal")
@@ -143,6 +153,12 @@ func liveRun(dir string) int {
 	self, err := admin.Self()
 	if err == nil {
 		err = os.MkdirAll(filepath.Join(dir, "logs"), 0o700)
+	}
+	if err == nil {
+		var release func() error
+		if _, release, err = admin.OwnedDirectory(); err == nil {
+			defer func() { _ = release() }()
+		}
 	}
 	l, listenErr := admin.Listen(dir)
 	if err != nil || listenErr != nil {

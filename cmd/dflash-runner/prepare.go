@@ -36,7 +36,7 @@ func (c *cli) prepareCommand() *cobra.Command {
 		Example: "  dflash-runner prepare --target ./Qwen3-4B --to data train.jsonl",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || j.TargetDirectory == "" || to == "" {
-				return usage("prepare: want --target DIRECTORY, --to DIRECTORY and at least one file")
+				return lacking(cmd, "prepare: want --target DIRECTORY, --to DIRECTORY and at least one file")
 			}
 			var err error
 			if j.Directory, err = filepath.Abs(to); err != nil {

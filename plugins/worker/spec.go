@@ -13,8 +13,8 @@ import (
 )
 
 // runtimeDirLimit leaves room in a socket's path (108 bytes) for go-plugin's
-// directory and the worker's own name.
-const runtimeDirLimit = 64
+// directory (21 bytes) and the worker's own name (17).
+const runtimeDirLimit = 68
 
 // Spec says which worker to start and how long each part may take.
 type Spec struct {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -45,6 +46,9 @@ func here() (Process, error) {
 	return Process{BootID: strings.TrimSpace(string(boot)), Namespace: ns}, nil
 }
 
+// errZombie is of a process that has ended and was not waited for.
+var errZombie = errors.New("it is dead, not yet reaped")
+
 // startTicks reads field 22 of /proc/<pid>/stat. The name before it may hold
 // spaces and brackets, so fields are counted from the last bracket.
 func startTicks(pid int) (uint64, error) {
@@ -57,7 +61,7 @@ func startTicks(pid int) (uint64, error) {
 		return 0, runner.Errorf(runner.Internal, "identify process %d: want 52 fields in stat, got %d", pid, len(fields)+2)
 	}
 	if state := fields[0]; state == "Z" || state == "X" {
-		return 0, runner.Errorf(runner.NotFound, "identify process %d: it is dead, not yet reaped", pid)
+		return 0, runner.Errorf(runner.NotFound, "identify process %d: %w", pid, errZombie)
 	}
 	return strconv.ParseUint(fields[19], 10, 64)
 }

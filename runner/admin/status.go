@@ -113,7 +113,8 @@ type Stage struct {
 	Done    uint64             `json:"done"`
 	Total   uint64             `json:"total"` // 0: not known
 	ETAS    *float64           `json:"eta_s"`
-	Seconds float64            `json:"seconds"` // spent so far
+	Seconds float64            `json:"seconds"`         // spent so far
+	Phase   string             `json:"phase,omitempty"` // what it does now, where it has parts
 	Figures map[string]float64 `json:"figures,omitempty"`
 }
 

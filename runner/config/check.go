@@ -33,8 +33,8 @@ func (k *checker) ok(paths ...string) bool {
 	return !slices.ContainsFunc(paths, func(p string) bool { return k.known[p] })
 }
 
-// check applies the rules that need no file but this one.
-func (c *Config) check(before Problems) Problems {
+// checker makes a checker that knows of problems found before.
+func (c *Config) checker(before Problems) *checker {
 	k := &checker{Config: c, known: map[string]bool{}}
 	for _, p := range before {
 		k.known[p.Path] = true
@@ -42,6 +42,13 @@ func (c *Config) check(before Problems) Problems {
 			k.known[p.Path[:i]] = true
 		}
 	}
+	return k
+}
+
+// check applies the rules that need no file but this one.
+func (c *Config) check(before Problems) Problems {
+	k := c.checker(before)
+	k.limits()
 	k.run()
 	k.target()
 	k.data()
@@ -50,6 +57,13 @@ func (c *Config) check(before Problems) Problems {
 	k.workers()
 	k.rest()
 	return k.problems
+}
+
+// limits refuses what the format has and this version cannot do.
+func (k *checker) limits() {
+	if k.Workers.Device == "cuda" {
+		k.add("workers.device", "set workers.device to cpu and drafter.attention to sdpa", "want cpu, as this version does not train on GPUs, got cuda")
+	}
 }
 
 func (k *checker) run() {

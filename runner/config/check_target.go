@@ -4,10 +4,12 @@ import "github.com/dflash-runner/dflash-runner/runner"
 
 // CheckTarget applies the rules that need a target's own files, for a target
 // that was built after Load. Load does so for target.directory.
-func (c *Config) CheckTarget(directory string) error { return c.checkTarget(directory).err() }
+func (c *Config) CheckTarget(directory string) error { return c.checkTarget(directory, nil).err() }
 
-func (c *Config) checkTarget(dir string) Problems {
-	k := &checker{Config: c, known: map[string]bool{}}
+// checkTarget applies them beside what was found before: a rule over a value
+// that is known to be wrong says nothing.
+func (c *Config) checkTarget(dir string, before Problems) Problems {
+	k := c.checker(before)
 	m, err := ReadModel(dir)
 	if err != nil {
 		k.add("target.directory", runner.HintOf(err), "%s", err)
@@ -17,7 +19,9 @@ func (c *Config) checkTarget(dir string) Problems {
 		k.add("target.directory", "copy tokenizer.json and tokenizer_config.json there", "want a directory with a tokenizer, got %s without one", dir)
 	}
 	k.family(m)
-	k.layers(m.Layers)
+	if k.ok("target.layer_ids", "drafter.captured_layers") {
+		k.layers(m.Layers)
+	}
 	k.sizes(m)
 	k.mask(dir, m)
 	k.initFrom(m)
@@ -29,7 +33,7 @@ func (k *checker) sizes(m Model) {
 	if h := k.Drafter.HiddenSize; h != 0 && h != m.HiddenSize {
 		k.add("drafter.hidden_size", "0 takes the target's", "want the target's hidden size %d, got %d", m.HiddenSize, h)
 	}
-	if b := k.Training.Buckets; m.MaxPositions > 0 && b[len(b)-1] > m.MaxPositions {
+	if b := k.Training.Buckets; len(b) > 0 && m.MaxPositions > 0 && b[len(b)-1] > m.MaxPositions {
 		k.add("training.buckets", "", "want at most the target's %d positions, got %d", m.MaxPositions, b[len(b)-1])
 	}
 	heads, kv := k.Drafter.Heads, k.Drafter.KVHeads
@@ -39,7 +43,7 @@ func (k *checker) sizes(m Model) {
 	if kv == 0 {
 		kv = m.KVHeads
 	}
-	if heads%kv != 0 {
+	if k.ok("drafter.heads", "drafter.kv_heads") && heads%kv != 0 {
 		k.add("drafter.kv_heads", "", "want a divisor of the %d heads, got %d", heads, kv)
 	}
 }

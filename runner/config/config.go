@@ -31,10 +31,18 @@ func Load(path string, overrides []string) (*Config, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, runner.Errorf(runner.Invalid, "read configuration %s: no such file", path).
 			WithHint("without -f the embedded default runs; `dflash-runner config show > my.yaml` writes one to start from")
+	case isDirectory(path):
+		return nil, runner.Errorf(runner.Invalid, "read configuration %s: want a YAML file, got a directory", path).
+			WithHint("name the file in it; a model's directory is named by target.directory, in the file")
 	case err != nil:
-		return nil, runner.Errorf(runner.Invalid, "read configuration %s: %w", path, err)
+		return nil, runner.Errorf(runner.Invalid, "read configuration %s: %w", path, err).WithHint("give a file that can be read")
 	}
 	return parseAll(path, text, overrides)
+}
+
+func isDirectory(path string) bool {
+	s, err := os.Stat(path)
+	return err == nil && s.IsDir()
 }
 
 // Default gives the embedded default, which a test proves to be valid.
@@ -67,8 +75,8 @@ func parseAll(file string, text []byte, overrides []string) (*Config, error) {
 		c.Run.Name = nameFrom(file)
 	}
 	problems := append(d.problems, c.check(d.problems)...)
-	if len(problems) == 0 && c.Target.Directory != "" {
-		problems = c.checkTarget(c.Target.Directory)
+	if c.Target.Directory != "" {
+		problems = append(problems, c.checkTarget(c.Target.Directory, problems)...)
 	}
 	return c, problems.err()
 }

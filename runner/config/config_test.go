@@ -91,6 +91,9 @@ func normal(c Config) Config {
 // valid is a small file that loads; tests break one line of it.
 const valid = "version: 1\ndata: {regenerate: {samples: 64}}\ntraining: {steps: 4, buckets: [160], anchors: 20, rows_per_step: 4}\nworkers: {drafters: 2}\ndrafter: {layers: 2, captured_layers: 3}\n"
 
+// noGPU is said beside whatever else is wrong with a configuration for GPUs.
+const noGPU = "workers.device: want cpu, as this version does not train on GPUs"
+
 func TestProblems(t *testing.T) {
 	cases := []struct {
 		name, text string
@@ -130,11 +133,13 @@ func TestProblems(t *testing.T) {
 		{"duration too short", valid + "warmup: {deadline: 1ms}\n", nil, []string{"warmup.deadline: want at least 1s, got 1ms"}},
 		{"size without unit", valid + "target: {embedded: {corpus: {max_bytes: 3}}}\n", nil, []string{"want a whole size with its unit such as 2GiB, 512MiB or 3MB, got \"3\""}},
 		{"size overflow", valid + "target: {embedded: {corpus: {max_bytes: 99999999999999TiB}}}\n", nil, []string{"want a size below"}},
-		{"block size 1", valid, []string{"drafter.block_size=1"}, []string{"--set drafter.block_size=1: drafter.block_size: want at least 2, got 1"}},
+		{"block size 1", valid, []string{"drafter.block_size=1"}, []string{"--set drafter.block_size=1: drafter.block_size: want at least 2, got 1 (BlockSize is the anchor and the mask tokens predicted at once, in tokens. Default 16.)"}},
 		{"more anchors than the row holds", valid, []string{"training.anchors=160"}, []string{"training.anchors: want at most 159, what a row of the smallest bucket 160 holds, got 160"}},
 		{"zero steps", valid, []string{"training.steps=0"}, []string{"training.steps: want at least 1 step, got 0 (or set training.epochs)"}},
 		{"steps and epochs", valid, []string{"training.epochs=2"}, []string{"want steps or epochs, got both"}},
-		{"no drafter", valid, []string{"workers.drafters=0"}, []string{"workers.drafters: want at least 1, got 0"}},
+		{"no drafter", valid, []string{"workers.drafters=0"}, []string{"workers.drafters: want at least 1, got 0 (Drafters is the number of drafter workers. Default 1.)"}},
+		{"negative steps", valid, []string{"training.steps=-1"}, []string{"training.steps: want at least 0, got -1 (Steps of the optimiser; 0: use epochs. Default 0.)"}},
+		{"a list's entry", valid, []string{"training.buckets=[2]"}, []string{"training.buckets[0]: want at least 8, got 2 (Buckets are the lengths"}},
 		{"rows not a multiple of drafters", valid, []string{"training.rows_per_step=5"}, []string{"training.rows_per_step: want a multiple of the 2 drafters, got 5 (4 or 6 would do)"}},
 		{"buckets not rising", valid, []string{"training.buckets=[160,160]"}, []string{"training.buckets[1]: want rising lengths, got 160 after 160"}},
 		{"too many buckets", valid, []string{"training.buckets=[160,170,180,190]"}, []string{"training.buckets: want 1 to 3 lengths, got 4"}},
@@ -145,9 +150,10 @@ func TestProblems(t *testing.T) {
 		{"captured layer twice", valid, []string{"target.layer_ids=[1,3,3]"}, []string{"target.layer_ids[2]: want each layer once, got 3 again"}},
 		{"captured layers fall", valid, []string{"target.layer_ids=[3,1]"}, []string{"target.layer_ids[1]: want rising layers, got 1 after 3"}},
 		{"too many captured layers", valid, []string{"target.embedded.layers=4"}, []string{"drafter.captured_layers: want at most 1, three fewer than the target's 4 layers, got 3: the rule would capture [1 1 1]"}},
-		{"two workers on one GPU", valid, []string{"workers.device=cuda", "workers.devices=[0, 1]", "workers.colocate=false"}, []string{"workers.colocate: want a GPU for each of 3 workers with colocate: false, got 2: two workers would share one"}},
-		{"two drafters on one GPU", valid, []string{"workers.device=cuda", "workers.devices=[GPU-1]"}, []string{"workers.devices: want at least 2 GPUs for 1 targets and 2 drafters, got 1"}},
-		{"one GPU twice", valid, []string{"workers.device=cuda", "workers.devices=[0, 0, 1]"}, []string{"workers.devices[1]: want each GPU once, got 0 again"}},
+		{"two workers on one GPU", valid, []string{"workers.device=cuda", "workers.devices=[0, 1]", "workers.colocate=false"}, []string{"workers.colocate: want a GPU for each of 3 workers with colocate: false, got 2: two workers would share one", noGPU}},
+		{"two drafters on one GPU", valid, []string{"workers.device=cuda", "workers.devices=[GPU-1]"}, []string{"workers.devices: want at least 2 GPUs for 1 targets and 2 drafters, got 1", noGPU}},
+		{"one GPU twice", valid, []string{"workers.device=cuda", "workers.devices=[0, 0, 1]"}, []string{"workers.devices[1]: want each GPU once, got 0 again", noGPU}},
+		{"a GPU", valid, []string{"workers.device=cuda", "drafter.attention=flex"}, []string{noGPU + ", got cuda (set workers.device to cpu and drafter.attention to sdpa)"}},
 		{"devices on a CPU", valid, []string{"workers.devices=[0]"}, []string{"workers.devices: want no list on device cpu, got 1"}},
 		{"bad name", valid, []string{"run.name=../x"}, []string{"run.name: want at most 64 of a-z"}},
 		{"betas", valid, []string{"training.betas=[0.9]"}, []string{"training.betas: want two numbers, got 1"}},
@@ -199,6 +205,38 @@ func TestMissingFile(t *testing.T) {
 	_, err := Load(filepath.Join(t.TempDir(), "no.yaml"), nil)
 	if runner.KindOf(err) != runner.Invalid || !strings.Contains(err.Error(), "no such file") || runner.HintOf(err) == "" {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestDirectoryForFile(t *testing.T) {
+	_, err := Load(t.TempDir(), nil)
+	if runner.KindOf(err) != runner.Invalid || !strings.Contains(err.Error(), "want a YAML file, got a directory") || !strings.Contains(runner.HintOf(err), "target.directory") {
+		t.Errorf("got %v, hint %q", err, runner.HintOf(err))
+	}
+}
+
+// TestTargetBesideTheRest: what is wrong with a target's directory is reported
+// with all that is wrong elsewhere, and rules over values that are wrong say
+// nothing.
+func TestTargetBesideTheRest(t *testing.T) {
+	bare := model(t, qwen, nil)
+	for name, c := range map[string]struct {
+		set, want []string
+	}{
+		"other problems": {[]string{"training.steps=-1", "run.name=../x"},
+			[]string{"training.steps: want at least 0", "run.name: want", "target.directory: want a directory with a tokenizer"}},
+		"values it would be compared with": {[]string{"training.buckets=[]", "drafter.heads=-4", "drafter.captured_layers=0"},
+			[]string{"training.buckets: want 1 to 3", "drafter.heads: want at least 0", "drafter.captured_layers: want at least 1", "target.directory: want a directory with a tokenizer"}},
+		"no model": {[]string{"training.steps=-1", "target.directory=" + t.TempDir()},
+			[]string{"training.steps: want at least 0", "target.directory: read model"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := valid + "target: {directory: " + bare + "}\n"
+			text = strings.Replace(text, "data: {regenerate", "data: {files: [a], heldout_files: [b], regenerate", 1)
+			set := append([]string{"drafter.mask_token_id=258"}, c.set...)
+			_, err := parseAll("f.yaml", []byte(text), set)
+			checkProblems(t, err, c.want)
+		})
 	}
 }
 

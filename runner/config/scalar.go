@@ -135,9 +135,9 @@ func (d *decoder) united(n ast.Node, v reflect.Value, u encoding.TextUnmarshaler
 func (d *decoder) bounded(n ast.Node, x, lo, hi float64, path string) {
 	switch {
 	case x < lo:
-		d.add(n, path, "", "want at least %s, got %s", number(lo), n.GetToken().Value)
+		d.add(n, path, described(path), "want at least %s, got %s", number(lo), n.GetToken().Value)
 	case x > hi:
-		d.add(n, path, "", "want at most %s, got %s", number(hi), n.GetToken().Value)
+		d.add(n, path, described(path), "want at most %s, got %s", number(hi), n.GetToken().Value)
 	}
 }
 

@@ -216,7 +216,7 @@ type Workers struct {
 	Targets int `yaml:"targets" min:"1" max:"256"`
 	// Drafters is the number of drafter workers. Default 1.
 	Drafters int `yaml:"drafters" min:"1" max:"256"`
-	// Device that workers compute on. Default cpu.
+	// Device that workers compute on; this version refuses cuda. Default cpu.
 	Device string `yaml:"device" enum:"cpu|cuda"`
 	// Devices are the GPUs to use, by index or UUID; empty: all visible ones. Default empty.
 	Devices []string `yaml:"devices"`

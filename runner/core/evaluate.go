@@ -16,6 +16,8 @@ type evaluation struct {
 	target  runner.Life // zero: not begun
 	todo    []question
 	loaded  bool
+	done    uint64 // prompts and samples answered, of total
+	total   uint64
 	results []runner.EvaluationRecord
 }
 
@@ -94,7 +96,8 @@ func (c *Core) evaluate(w *worker) {
 // drafter's, once a life: the worker keeps its texts to compare with.
 func (c *Core) beginEvaluation(e *evaluation, w *worker) {
 	v := c.cfg.Evaluation
-	e.target, e.todo, e.results, e.loaded = w.current(), nil, nil, false
+	e.target, e.todo, e.results, e.loaded, e.done, e.total = w.current(), nil, nil, false, 0, 0
+	c.figures.moments.span(e.step, c.over(e.step+1)).begin(c.now)
 	if e.loss {
 		e.todo = append(e.todo, question{what: "loss", count: v.Heldout, chunk: v.HeldoutChunk})
 	}
@@ -103,6 +106,9 @@ func (c *Core) beginEvaluation(e *evaluation, w *worker) {
 			e.todo = append(e.todo, question{what: "plain", count: v.Prompts, chunk: v.PromptChunk})
 		}
 		e.todo = append(e.todo, question{what: "decode", count: v.prompts(e.step), chunk: v.PromptChunk})
+	}
+	for _, q := range e.todo {
+		e.total += uint64(q.count)
 	}
 }
 
@@ -125,6 +131,7 @@ func (c *Core) evaluated(w *worker, o order, r runner.Evaluated) bool {
 		return true // dropped by a restore or a stop
 	}
 	e := &c.evals[0]
+	e.done += uint64(order.Count)
 	e.add(order, r)
 	if q := e.todo[0]; q.next < q.count {
 		return true
@@ -163,6 +170,7 @@ func (e *evaluation) add(o runner.Evaluate, r runner.Evaluated) {
 
 // scored records the results, and has the state published if it is the best.
 func (c *Core) scored(e evaluation) {
+	c.figures.moments.span(e.step, c.over(e.step+1)).end(c.now, e.total)
 	for _, x := range e.results {
 		c.append(x)
 		c.figures.evaluation(x)

@@ -25,6 +25,7 @@ type figures struct {
 	bestStep  runner.Step
 	bestLoss  float64
 	hasBest   bool
+	moments   Moments
 }
 
 type tally struct{ rows, samples, tokens uint64 }

@@ -201,3 +201,25 @@ func TestACommitWaitsForTheImageBefore(t *testing.T) {
 		t.Fatalf("step 2 was not decided when all had saved step 1\n%s", x.history())
 	}
 }
+
+// An evaluation is open from its first order to its last result, and says how
+// far it is; what is asked on the way of training is no part of it.
+func TestMomentsOfEvaluations(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 2, slots: 2, budget: 9,
+		evaluation: Evaluation{AtStart: true, AtEnd: true, Every: 1, Heldout: 5, HeldoutChunk: 2, Prompts: 3, PromptChunk: 2, NewTokens: 4}}
+	x := stage(t, s, holding(0, func(o runner.Order) bool {
+		e, ok := o.(runner.Evaluate)
+		return ok && e.What == "plain" && e.First == 2
+	}))
+	m := x.core.View().Moments
+	if want := (Span{Began: t0, Open: true, Done: 7, Total: 11, What: "plain"}); m.Before != want || m.After != (Span{}) {
+		t.Errorf("within the evaluation: %+v", m)
+	}
+	if f := x.over(); f.Code != runner.ExitDone || x.bad != "" {
+		t.Fatalf("finished with %+v %s", f, x.bad)
+	}
+	m = x.core.View().Moments
+	if m.Before.Ended.IsZero() || m.Before.Open || m.Before.Done != 11 || m.After.Ended.IsZero() || m.After.Done != 8 || m.Training.IsZero() || m.Decided.IsZero() {
+		t.Errorf("at the end: %+v", m)
+	}
+}

@@ -174,6 +174,7 @@ func (c *Core) decide() bool {
 	c.journal.commit = c.append(rec)
 	c.decided, c.chain = c.step.N, p.Chain
 	c.figures.commit(rec, p)
+	c.figures.moments.Decided = c.now
 	for r := range c.ranks {
 		c.rank(r).blame = 0
 	}

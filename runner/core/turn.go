@@ -156,6 +156,9 @@ func (c *Core) reduce() bool {
 
 func (c *Core) train(w *worker, t turn) {
 	p := c.planOf(c.step.N)
+	if first := &c.figures.moments.Training; first.IsZero() {
+		*first = c.now
+	}
 	micro := w.micro
 	w.micro++
 	c.send(w, runner.Train{At: c.at(c.step.N), Micro: uint32(micro), Row: p.Plan.Rows[w.id.Rank][micro], Last: w.micro == c.micros(p)}, t, 0)

@@ -31,7 +31,7 @@ type View struct {
 	Images       []ImageView
 	Checkpoints  []runner.CheckpointRecord
 	Evaluations  []runner.EvaluationRecord
-	Evaluating   bool
+	Moments      Moments
 	Failures     []runner.Failure
 	Degraded     []string
 	Ending       bool
@@ -100,7 +100,7 @@ func (c *Core) View() View {
 	f := &c.figures
 	v := View{Step: c.decided, Steps: c.limit(), Lineage: c.lineage, Communicator: c.communicator, Chain: c.chain, Phase: c.step.Phase.String(),
 		Rows: f.total.rows, Samples: f.total.samples, Tokens: f.total.tokens, Skipped: f.skipped, Trained: f.trained, LossFirst: f.lossFirst, LossLast: f.lossLast,
-		Evaluations: slices.Clone(f.scores), Evaluating: len(c.evals) > 0, Failures: slices.Clone(f.failures), Degraded: c.degraded(),
+		Evaluations: slices.Clone(f.scores), Moments: c.moments(), Failures: slices.Clone(f.failures), Degraded: c.degraded(),
 		Ending: c.end.on, Finished: c.end.finished, Code: c.end.code, Reason: c.end.reason}
 	if p := c.planOf(max(1, c.decided)); p != nil {
 		v.Epoch = p.Plan.Epoch

@@ -19,7 +19,7 @@ const (
 	minFiles      = 256
 	lowFiles      = 1024
 	minDriver     = 580 // the first that runs CUDA 13, which the locked torch is built for
-	maxRuntime    = 60  // bytes, so that socket paths below it stay under 108
+	maxRuntime    = 60  // bytes, so that a run's directory (8 more) and socket paths below it stay under 108
 	// No machine's clock is right that says less: the first release came later.
 	firstYear = 2026
 )

@@ -97,21 +97,28 @@ func repeat(n int, once func() (time.Duration, error)) ([]time.Duration, error) 
 
 // idleWorker is a drafter that has its certificate and nothing to do.
 type idleWorker struct {
-	process *worker.Process
+	process *worker.Process // nil: not launched
 	lane    *lane.Conn
+	release func() error // of its sockets' directory
 	seq     uint64
 }
 
 // startWorker takes a drafter up to its checked certificate.
-func startWorker(ctx context.Context, p *Python, stderr io.Writer) (*idleWorker, error) {
+func startWorker(ctx context.Context, p *Python, stderr io.Writer) (_ *idleWorker, err error) {
 	target := filepath.Join(p.dir, "target")
 	if err := p.run(ctx, nil, "target.py", target); err != nil {
 		return nil, err
 	}
-	sockets, err := admin.RuntimeDirectory()
+	sockets, release, err := admin.OwnedDirectory()
 	if err != nil {
 		return nil, err
 	}
+	w := &idleWorker{release: release}
+	defer func() {
+		if err != nil {
+			w.stop(ctx)
+		}
+	}()
 	var nonce [8]byte
 	if _, err := rand.Read(nonce[:]); err != nil {
 		return nil, runner.Errorf(runner.Internal, "make nonce: %w", err)
@@ -127,7 +134,7 @@ func startWorker(ctx context.Context, p *Python, stderr io.Writer) (*idleWorker,
 	if err != nil {
 		return nil, err
 	}
-	w := &idleWorker{process: process, lane: lane.New(process.Lane())}
+	w.process, w.lane = process, lane.New(process.Lane())
 	warm, cancel := context.WithTimeout(ctx, phaseWait)
 	defer cancel()
 	certificate, err := process.WarmUp(warm, nil)
@@ -135,7 +142,6 @@ func startWorker(ctx context.Context, p *Python, stderr io.Writer) (*idleWorker,
 		_, err = worker.Check(certificate, c, c.Device)
 	}
 	if err != nil {
-		w.stop(ctx)
 		return nil, err
 	}
 	return w, nil
@@ -174,6 +180,9 @@ func (w *idleWorker) order() (time.Duration, error) {
 
 // stop ends the worker.
 func (w *idleWorker) stop(ctx context.Context) {
-	_ = w.process.Stop(context.WithoutCancel(ctx)) // what survives SIGKILL is beyond us
-	_ = w.lane.Close()
+	if w.process != nil {
+		_ = w.process.Stop(context.WithoutCancel(ctx)) // what survives SIGKILL is beyond us
+		_ = w.lane.Close()
+	}
+	_ = w.release() // gc finds what stays
 }

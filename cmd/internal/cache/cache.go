@@ -20,12 +20,13 @@ import (
 
 // Entry is one thing in the cache.
 type Entry struct {
-	Kind  string    `json:"kind"` // the folder below the cache: targets, data, python, ...
-	Name  string    `json:"name"`
-	Path  string    `json:"path"`
-	Bytes uint64    `json:"bytes"` // on disk
-	Used  time.Time `json:"used"`  // last change
-	InUse bool      `json:"in_use"`
+	Kind   string    `json:"kind"` // the folder below the cache: targets, data, python, ...
+	Name   string    `json:"name"`
+	Path   string    `json:"path"`
+	Bytes  uint64    `json:"bytes"`        // on disk, in blocks; a file with several names counts once
+	Shared uint64    `json:"shared_bytes"` // of them, of files with a name outside of the entry: removing it does not free these
+	Used   time.Time `json:"used"`         // last change
+	InUse  bool      `json:"in_use"`
 }
 
 // List gives the cache's entries, by kind and name. A cache that was never made
@@ -59,25 +60,41 @@ func List(root string) (entries []Entry, err error) {
 	return entries, nil
 }
 
-// measure adds up blocks; what vanishes meanwhile counts nothing.
+// file is one file's blocks, and how many of its names an entry has.
+type file struct {
+	bytes        uint64
+	names, found uint64
+}
+
+// measure adds up blocks; what vanishes meanwhile counts nothing. Installers
+// link packages out of a cache of their own, so that many files have a second
+// name there: they take their place on the disk all the same.
 func (e *Entry) measure() {
+	files := map[[2]uint64]file{}
 	_ = filepath.WalkDir(e.Path, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
+		var s unix.Stat_t
+		if err != nil || unix.Lstat(path, &s) != nil {
 			return nil //nolint:nilerr // gone, or not ours to read: it counts nothing
 		}
-		info, err := d.Info()
-		if err != nil {
-			return nil //nolint:nilerr // likewise
+		if at := time.Unix(s.Mtim.Unix()); at.After(e.Used) {
+			e.Used = at
 		}
-		var s unix.Stat_t
-		if unix.Lstat(path, &s) == nil && (s.Nlink == 1 || d.IsDir()) {
-			e.Bytes += uint64(s.Blocks) * 512
+		f := file{bytes: uint64(s.Blocks) * 512, names: 1, found: 1}
+		if !d.IsDir() { // a directory's links are its children
+			id := [2]uint64{s.Dev, s.Ino}
+			f.names, f.found = uint64(s.Nlink), files[id].found+1
+			files[id] = f
 		}
-		if info.ModTime().After(e.Used) {
-			e.Used = info.ModTime()
+		if f.found == 1 {
+			e.Bytes += f.bytes
 		}
 		return nil
 	})
+	for _, f := range files {
+		if f.names > f.found {
+			e.Shared += f.bytes
+		}
+	}
 }
 
 // locked reports whether some process holds the lock file.
@@ -114,6 +131,7 @@ func Remove(e Entry) error {
 
 // Leftovers lists what crashes left: sockets in the runtime directory that
 // nobody answers, and cache entries that were being made or removed an hour ago.
+// Directories of sockets are not among them: their owners are known to admin.
 func Leftovers(root, runtime string, now time.Time) (paths []string) {
 	for _, pattern := range []string{"*/.removed-*", "*/.tmp-*", "*/*.tmp", "*/*.partial"} {
 		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the patterns are well formed
@@ -121,12 +139,6 @@ func Leftovers(root, runtime string, now time.Time) (paths []string) {
 			if s, err := os.Lstat(path); err == nil && now.Sub(s.ModTime()) > time.Hour && !locked(path+".lock") {
 				paths = append(paths, path)
 			}
-		}
-	}
-	found, _ := filepath.Glob(filepath.Join(runtime, "plugin-dir*")) // of a killed supervisor's workers
-	for _, path := range found {
-		if s, err := os.Lstat(path); err == nil && s.IsDir() && now.Sub(s.ModTime()) > time.Minute && abandoned(path) {
-			paths = append(paths, path)
 		}
 	}
 	sockets, _ := filepath.Glob(filepath.Join(runtime, "*.sock"))
@@ -137,17 +149,6 @@ func Leftovers(root, runtime string, now time.Time) (paths []string) {
 	}
 	slices.Sort(paths)
 	return slices.Compact(paths)
-}
-
-// abandoned reports whether nobody answers on any socket in a directory.
-func abandoned(dir string) bool {
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		if e.Type() == fs.ModeSocket && !silent(filepath.Join(dir, e.Name())) {
-			return false
-		}
-	}
-	return err == nil
 }
 
 // silent reports whether a socket has nobody behind it.

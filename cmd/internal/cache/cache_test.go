@@ -89,7 +89,7 @@ func TestLeftovers(t *testing.T) {
 		}
 	}
 	hold(t, filepath.Join(root, "python/half.tmp.lock")) // somebody is at it
-	for _, name := range []string{"dead.sock", "live.sock", "plugin-dir1/dead", "plugin-dir2/live"} {
+	for _, name := range []string{"dead.sock", "live.sock", "plugin-dir1/dead"} {
 		path := filepath.Join(run, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
@@ -105,16 +105,36 @@ func TestLeftovers(t *testing.T) {
 			t.Cleanup(func() { _ = l.Close() })
 		}
 	}
-	for _, dir := range []string{"plugin-dir1", "plugin-dir2"} {
-		at := now.Add(-2 * time.Minute)
-		if err := os.Chtimes(filepath.Join(run, dir), at, at); err != nil {
-			t.Fatal(err)
-		}
-	}
 	got := Leftovers(root, run, now)
-	want := []string{filepath.Join(root, "targets/.removed-a"), filepath.Join(run, "dead.sock"), filepath.Join(run, "plugin-dir1")}
+	want := []string{filepath.Join(root, "targets/.removed-a"), filepath.Join(run, "dead.sock")}
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("want %v, got %v", want, got)
+	}
+}
+
+// TestMeasure: what an installer linked out of its own cache takes its place
+// all the same, a file with two names counts once, and only names outside make
+// a file shared.
+func TestMeasure(t *testing.T) {
+	root := tree(t, "python/a/own", "elsewhere/linked")
+	dir := filepath.Join(root, "python/a")
+	for from, to := range map[string]string{"elsewhere/linked": "python/a/lib", "python/a/own": "python/a/second name"} {
+		if err := os.Link(filepath.Join(root, from), filepath.Join(root, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	blocks := func(path string) uint64 {
+		var s unix.Stat_t
+		if err := unix.Lstat(path, &s); err != nil {
+			t.Fatal(err)
+		}
+		return uint64(s.Blocks) * 512
+	}
+	e := Entry{Path: dir}
+	e.measure()
+	own, lib := blocks(filepath.Join(dir, "own")), blocks(filepath.Join(dir, "lib"))
+	if want := blocks(dir) + own + lib; own < 10000 || e.Bytes != want || e.Shared != lib || e.Used.IsZero() {
+		t.Errorf("want %d bytes, %d of them shared, got %+v", want, lib, e)
 	}
 }

@@ -56,7 +56,8 @@ func TestTooSmall(t *testing.T) {
 }
 
 func TestNoGPU(t *testing.T) {
-	c := load(t, "workers.device=cuda")
+	c := load(t)
+	c.Workers.Device = "cuda" // which the configuration refuses
 	if _, err := Make(c, c.EmbeddedModel(), Machine{Cores: 2}); err == nil {
 		t.Error("want an error: there is no GPU")
 	}

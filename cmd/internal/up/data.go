@@ -49,9 +49,11 @@ func (u *up) dataStage(ctx context.Context, target string) (dataset, error) {
 		return d, nil
 	}
 	u.board.begin("prepare")
+	u.board.expect("prepare", 0, len(heldout))
 	if err := u.prepare(ctx, target, train, d.train, ""); err != nil {
 		return d, err
 	}
+	u.board.expect("prepare", len(train), 0)
 	prompts := ""
 	if r.Samples == 0 {
 		prompts = d.prompts

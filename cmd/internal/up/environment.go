@@ -16,7 +16,7 @@ func (u *up) environmentStage(ctx context.Context) error {
 	u.cache = cache
 	u.board.begin("environment")
 	env, err := pyenv.Ensure(ctx, pyenv.Worker(cache, u.config.Python.Interpreter), func(p pyenv.Progress) {
-		u.board.count("environment", p.DoneBytes, p.TotalBytes)
+		u.making(p)
 		u.note("environment", p.Message)
 	})
 	if err != nil {
@@ -37,4 +37,20 @@ func (u *up) environmentStage(ctx context.Context) error {
 	}
 	u.python = python{interpreter: env.Python, tree: tree, fingerprint: env.Fingerprint}
 	return nil
+}
+
+// making shows how far an environment is. Only what is downloaded is counted;
+// when all of it is there, it is still to be unpacked.
+func (u *up) making(p pyenv.Progress) {
+	phase := p.Stage
+	if p.TotalBytes > 0 {
+		phase = "download"
+	}
+	if p.TotalBytes > 0 && p.DoneBytes >= p.TotalBytes {
+		phase = "unpack"
+	}
+	u.board.enter("environment", phase)
+	if phase == "download" {
+		u.board.count("environment", p.DoneBytes, p.TotalBytes)
+	}
 }

@@ -25,7 +25,7 @@ type launcher struct {
 	settings *settings
 	data     dataset
 	nonce    string
-	runtime  string // 0700 directory for sockets
+	runtime  string // 0700 directory for sockets, of this process alone
 
 	mu    sync.Mutex // guards below
 	lives map[runner.Worker]*process

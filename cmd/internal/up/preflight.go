@@ -7,14 +7,11 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/config"
 )
 
-// preflight refuses what this machine or this version cannot do, before
-// anything is started, and settles where workers run.
+// preflight refuses what this machine cannot do, before anything is started,
+// and settles where workers run. What this version cannot do is refused with
+// the configuration.
 func (u *up) preflight() error {
 	c := u.config
-	if c.Workers.Device != "cpu" || c.Drafter.Attention != "sdpa" {
-		return runner.Errorf(runner.Invalid, "plan run: workers.device %s with drafter.attention %s: this version trains on the CPU with sdpa alone", c.Workers.Device, c.Drafter.Attention).
-			WithHint("set workers.device to cpu and drafter.attention to sdpa")
-	}
 	model := c.EmbeddedModel()
 	if c.Target.Directory != "" {
 		if err := c.CheckTarget(c.Target.Directory); err != nil {

@@ -13,7 +13,9 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
+	"github.com/dflash-runner/dflash-runner/runner/pyenv"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
 
@@ -42,7 +44,7 @@ func TestDecide(t *testing.T) {
 		{finished, false, true, refused(runner.Invalid, "is finished")},
 		{finished, true, true, refused(runner.Invalid, "is finished")},
 	} {
-		got := decide("a", c.f, intent{c.explicit, c.resume})
+		got := decide("a", c.f, intent{explicit: c.explicit, resume: c.resume})
 		if got.use != c.want.use || got.next != c.want.next || (got.err == nil) != (c.want.err == nil) {
 			t.Errorf("%v explicit %v resume %v: %+v, want %+v", c.f, c.explicit, c.resume, got, c.want)
 			continue
@@ -110,7 +112,7 @@ func TestBoard(t *testing.T) {
 	now := time.Unix(100, 0)
 	b := newBoard(func() time.Time { return now })
 	b.begin("target")
-	b.progress("target", &jobv1.Progress{Done: 1, Total: 4, Figures: map[string]float64{"loss": 2}})
+	b.progress("target", &jobv1.Progress{Stage: "target", Done: 1, Total: 4, Figures: map[string]float64{"loss": 2}})
 	now = now.Add(10 * time.Second)
 	all, running := b.picture()
 	s := stage(t, all, "target")
@@ -318,4 +320,178 @@ func TestHistoryAfterACrashInARevision(t *testing.T) {
 	if got := end(one, two, three, skip); got.Skipped != 0 || got.Plans[1].Chain != two.Chain {
 		t.Errorf("a skip without its revision: skipped %d, want 0", got.Skipped)
 	}
+}
+
+// TestStagesFollowTheRun: evaluation before training lasts until its last part,
+// whatever is trained beside it, and training begins with its first order.
+func TestStagesFollowTheRun(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	now := at(0)
+	u := &up{board: newBoard(func() time.Time { return now }), state: admin.Starting}
+	var v drive.View
+	v.Steps, v.Workers = 4, []core.WorkerView{{Certificate: runner.Certificate{Fingerprint: "x"}}}
+	v.Gate.Sequence = []runner.Life{{}}
+	u.board.begin("launch")
+	look := func(seconds int, want string, f func()) []admin.Stage {
+		t.Helper()
+		now = at(seconds)
+		f()
+		u.follow(v)
+		all, running := u.board.picture()
+		var got []string
+		for _, s := range all {
+			if s.State == admin.StageRunning {
+				got = append(got, s.Name)
+			}
+		}
+		if strings.Join(got, " ") != want || want != "" && running != got[0] {
+			t.Errorf("at %d s %v run, first %q; want %s", seconds, got, running, want)
+		}
+		return all
+	}
+	look(1, "", func() {}) // all are certified, nothing was ordered
+	look(11, "evaluate_before", func() { v.Moments.Before = core.Span{Began: at(10), Open: true, Done: 0, Total: 8, What: "loss"} })
+	look(13, "evaluate_before train", func() { v.Moments.Training, v.Moments.Before.Done = at(12), 4 })
+	all := look(20, "evaluate_before train", func() {
+		v.Step, v.Trained, v.Moments.Decided, v.Moments.Before.Done, v.Moments.Before.What = 1, true, at(19), 4, "plain"
+	})
+	if s := stage(t, all, "evaluate_before"); s.ETAS != nil || s.Phase != "plain" || s.Done != 4 {
+		t.Errorf("no prompt was decoded yet, but the stage is %+v", s)
+	}
+	all = look(61, "train", func() { v.Moments.Before = core.Span{Began: at(10), Ended: at(60), Done: 8, Total: 8} })
+	if s := stage(t, all, "evaluate_before"); s.State != admin.StageDone || s.Seconds != 50 || s.Done != 8 {
+		t.Errorf("evaluate_before is %+v", s)
+	}
+	all = look(64, "train", func() { v.Step, v.Moments.Decided = 2, at(63) })
+	if s := stage(t, all, "train"); s.ETAS == nil || *s.ETAS != 8 || s.Seconds != 52 {
+		t.Errorf("train took 4 s for a step since it goes alone, but is %+v", s)
+	}
+	all = look(69, "evaluate_after", func() {
+		v.Step, v.Moments.Decided, v.Moments.After = 4, at(67), core.Span{Began: at(68), Open: true, Total: 8, What: "loss"}
+	})
+	if s := stage(t, all, "train"); s.State != admin.StageDone || s.Seconds != 55 {
+		t.Errorf("train is %+v", s)
+	}
+	all = look(80, "", func() { v.Moments.After = core.Span{Began: at(68), Ended: at(78), Done: 8, Total: 8} })
+	if s := stage(t, all, "evaluate_after"); s.State != admin.StageDone || s.Seconds != 10 || s.Phase != "" {
+		t.Errorf("evaluate_after is %+v", s)
+	}
+}
+
+// TestDroppedEvaluation: one that a restore dropped does not stay for ever.
+func TestDroppedEvaluation(t *testing.T) {
+	b := newBoard(time.Now)
+	b.evaluation("evaluate_before", core.Span{Began: time.Now(), Open: true}, false)
+	b.evaluation("evaluate_before", core.Span{Began: time.Now()}, false)
+	all, running := b.picture()
+	if s := stage(t, all, "evaluate_before"); s.State != admin.StageSkipped || running != "" {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// TestPhasesAreNoProgress: what a job does before its stage's own work is not
+// shown as all of it, and no eta rests on it.
+func TestPhasesAreNoProgress(t *testing.T) {
+	now := time.Unix(100, 0)
+	b := newBoard(func() time.Time { return now })
+	report := func(after int, stage string, done, total uint64) {
+		now = now.Add(time.Duration(after) * time.Second)
+		b.progress("target", &jobv1.Progress{Stage: stage, Done: done, Total: total})
+	}
+	target := func() admin.Stage {
+		all, _ := b.picture()
+		return stage(t, all, "target")
+	}
+	report(0, "corpus", 0, 1)
+	report(30, "corpus", 1, 1)
+	if s := target(); s.Done != 0 || s.Total != 0 || s.Phase != "corpus" || s.ETAS != nil {
+		t.Errorf("preparing: %+v", s)
+	}
+	report(4, "target", 2, 10)
+	if s := target(); s.Done != 2 || s.Total != 10 || s.Phase != "" || s.ETAS == nil || *s.ETAS != 16 || s.Seconds != 34 {
+		t.Errorf("at work: %+v", s)
+	}
+}
+
+// TestChainOfJobs: two jobs of one stage are one count.
+func TestChainOfJobs(t *testing.T) {
+	b := newBoard(time.Now)
+	for i, want := range [][2]uint64{{0, 3}, {1, 3}, {1, 3}, {2, 3}, {3, 3}} {
+		switch i {
+		case 0:
+			b.expect("prepare", 0, 2)
+		case 2:
+			b.expect("prepare", 1, 0)
+		}
+		p := &jobv1.Progress{Stage: "prepare", Done: uint64(i), Total: 1}
+		if i >= 2 {
+			p.Done, p.Total = uint64(i-2), 2
+		}
+		b.progress("prepare", p)
+		all, _ := b.picture()
+		if s := stage(t, all, "prepare"); s.Done != want[0] || s.Total != want[1] {
+			t.Errorf("report %d: %d of %d, want %v", i, s.Done, s.Total, want)
+		}
+	}
+}
+
+// TestEnvironmentProgress: only downloads are counted; before and after them
+// there is no bar and no eta, as there is nothing to judge by.
+func TestEnvironmentProgress(t *testing.T) {
+	now := time.Unix(100, 0)
+	u := &up{board: newBoard(func() time.Time { return now })}
+	u.board.begin("environment")
+	for _, c := range []struct {
+		p           pyenv.Progress
+		phase       string
+		done, total uint64
+		eta         float64
+	}{
+		{pyenv.Progress{Stage: "venv"}, "venv", 0, 0, 0},
+		{pyenv.Progress{Stage: "packages", TotalBytes: 50}, "download", 0, 50, 0},
+		{pyenv.Progress{Stage: "packages", DoneBytes: 10, TotalBytes: 50}, "download", 10, 50, 40},
+		{pyenv.Progress{Stage: "packages", DoneBytes: 50, TotalBytes: 50}, "unpack", 0, 0, 0},
+		{pyenv.Progress{Stage: "done"}, "done", 0, 0, 0},
+	} {
+		now = now.Add(10 * time.Second)
+		u.making(c.p)
+		all, _ := u.board.picture()
+		s, eta := stage(t, all, "environment"), 0.0
+		if s.ETAS != nil {
+			eta = *s.ETAS
+		}
+		if s.Phase != c.phase || s.Done != c.done || s.Total != c.total || eta != c.eta {
+			t.Errorf("after %+v: %+v, eta %v", c.p, s, eta)
+		}
+	}
+}
+
+// TestStopped: a stop says what it left and the command that goes on.
+func TestStopped(t *testing.T) {
+	dir, err := openRun(t.TempDir(), "run", intent{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.close()
+	u := &up{dir: dir, options: Options{ConfigPath: "my own.yaml"}}
+	check := func(reason, hint string) {
+		t.Helper()
+		if r, h := u.stopped("interrupted"); r != reason || h != hint {
+			t.Errorf("got %q, %q", r, h)
+		}
+	}
+	const none = "interrupted; no step was trained, so there is no checkpoint"
+	check(none, "`dflash-runner up -f 'my own.yaml' --name run` begins it anew; there is nothing to resume")
+	if err := os.WriteFile(dir.join("journal", "1.journal"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check(none, "`dflash-runner up -f 'my own.yaml' --resume --name run` begins at step 0 again")
+	if got := (intent{file: "it's"}).again("x", false); got != `dflash-runner up -f 'it'\''s' --name x` {
+		t.Errorf("got %s", got)
+	}
+	u.options.ConfigPath = ""
+	if err := os.Mkdir(dir.join("checkpoints", "step-3"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	check("interrupted", "go on with `dflash-runner up --resume --name run`")
 }

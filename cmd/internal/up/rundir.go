@@ -43,8 +43,29 @@ const (
 
 // intent is what the user asked of a name.
 type intent struct {
-	explicit bool // --name was given
-	resume   bool // --resume was given
+	explicit bool   // --name was given
+	resume   bool   // --resume was given
+	file     string // of the configuration; empty: the embedded default
+}
+
+// again is the command that begins a run of that name, or goes on with it.
+func (in intent) again(name string, resume bool) string {
+	command := "dflash-runner up"
+	if in.file != "" {
+		command += " -f " + shellWord(in.file)
+	}
+	if resume {
+		command += " --resume"
+	}
+	return command + " --name " + name
+}
+
+// shellWord quotes a text for a shell where it must be.
+func shellWord(s string) string {
+	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/+,:@%") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // decision is what to do about a name: use it, look at the next free one, or refuse.
@@ -61,13 +82,13 @@ func decide(name string, f found, in intent) decision {
 			WithHint("see `dflash-runner status %s`, end it with `dflash-runner down %s`, or choose another --name", name, name)}
 	case f == nothing && in.resume:
 		return decision{err: runner.Errorf(runner.NotFound, "resume run %q: there is nothing to resume", name).
-			WithHint("`dflash-runner up --name %s` without --resume starts it", name)}
+			WithHint("`%s` without --resume starts it", in.again(name, false))}
 	case f == finished && in.resume:
 		return decision{err: runner.Errorf(runner.Invalid, "resume run %q: it is finished", name).
 			WithHint("choose another --name for a new run")}
 	case f == unfinished && !in.resume:
 		return decision{err: runner.Errorf(runner.Invalid, "open run %q: it exists and is unfinished", name).
-			WithHint("go on with `dflash-runner up --resume --name %s`, or choose another --name", name)}
+			WithHint("go on with `%s`, or choose another --name", in.again(name, true))}
 	case f == finished && in.explicit:
 		return decision{err: runner.Errorf(runner.Invalid, "open run %q: it exists and is finished", name).
 			WithHint("choose another --name, or leave it out to get a new one")}

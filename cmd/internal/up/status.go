@@ -118,29 +118,26 @@ func (u *up) follow(v drive.View) {
 	if certified == len(v.Workers) {
 		b.done("warm_up")
 	}
-	switch {
-	case v.Evaluating && v.Step == 0:
-		b.begin("evaluate_before")
-	case v.Steps > 0 && v.Step >= v.Steps:
-		b.done("train")
-		b.begin("evaluate_after")
-	case v.Step > 0 || v.Trained:
-		b.done("evaluate_before")
-		u.mu.Lock()
-		if u.state == admin.Starting {
-			u.state = admin.Training
-		}
-		u.mu.Unlock()
-	}
-	if certified == len(v.Workers) && !v.Evaluating && v.Step < v.Steps {
-		b.done("evaluate_before")
-		b.begin("train")
-	}
+	b.evaluation("evaluate_before", v.Moments.Before, v.Ending)
+	b.evaluation("evaluate_after", v.Moments.After, v.Ending)
 	if v.Steps > 0 {
 		b.count("train", uint64(v.Step), uint64(v.Steps))
 	}
-	if v.Finished {
-		b.done("evaluate_after")
+	if at := v.Moments.Training; !at.IsZero() {
+		b.beginAt("train", at)
+		u.trains()
+	}
+	if at := v.Moments.Decided; !at.IsZero() && v.Steps > 0 && v.Step >= v.Steps {
+		b.doneAt("train", at)
+	}
+}
+
+// trains leaves the state before training.
+func (u *up) trains() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.state == admin.Starting {
+		u.state = admin.Training
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/journal"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
 
@@ -24,39 +25,24 @@ const schedulerDeadline = 2 * time.Second
 // train runs the loop over workers, arenas and journal to its end. It gives the
 // newest checkpoint's image besides.
 func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish, string, error) {
-	ix, err := readIndex(data.train)
+	r, err := u.record(s, data)
 	if err != nil {
 		return core.Finish{}, "", err
 	}
-	plan, err := u.planning(ix)
-	if err != nil {
-		return core.Finish{}, "", err
-	}
-	st, err := openStore(u.dir.join("checkpoints"))
-	if err != nil {
-		return core.Finish{}, "", err
-	}
-	manifest, err := u.writeManifest(s, ix, plan)
-	if err != nil {
-		return core.Finish{}, "", err
-	}
-	j, resume, err := u.openJournal(st)
-	if err != nil {
-		return core.Finish{}, "", err
-	}
-	defer func() {
-		if err := j.Close(); err != nil {
-			u.warn("journal", err.Error())
-		}
-	}()
+	defer u.closing("journal", r.journal.Close)
 	if err := worker.BecomeSubreaper(); err != nil {
 		return core.Finish{}, "", err
 	}
-	l, err := u.newLauncher(s, data)
+	sockets, release, err := admin.OwnedDirectory()
 	if err != nil {
 		return core.Finish{}, "", err
 	}
-	d := u.driving(plan, l, st, j, u.deciding(s, plan, manifest, resume))
+	defer u.closing("sockets", release) // every worker is reaped by then
+	l, err := u.newLauncher(s, data, sockets)
+	if err != nil {
+		return core.Finish{}, "", err
+	}
+	d := u.driving(r.plan, l, r.store, r.journal, u.deciding(s, r.plan, r.manifest, r.resume))
 	b := &budget{limit: u.config.Training.StopAfter, stop: func(reason string) { u.stop(false, reason) }}
 	defer b.close()
 	d.Observe = func(e runner.Event) {
@@ -67,14 +53,50 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	if err != nil {
 		return core.Finish{}, "", err
 	}
-	u.enter(loop, l, s, st)
+	u.enter(loop, l, s, r.store)
 	finish := loop.Run(ctx)
 	u.leave(finish)
 	image := ""
-	if c := st.last(); c != nil {
-		image = st.imagePath(c.name)
+	if c := r.store.last(); c != nil {
+		image = r.store.imagePath(c.name)
 	}
 	return finish, image, nil
+}
+
+// closing closes something at the end; that it could not is a warning.
+func (u *up) closing(subject string, f func() error) {
+	if err := f(); err != nil {
+		u.warn(subject, err.Error())
+	}
+}
+
+// recorded is what a run is planned from, and what it writes: its files.
+type recorded struct {
+	plan     planned
+	store    *store
+	manifest runner.Digest
+	journal  *journal.Writer
+	resume   *core.Resume
+}
+
+// record plans the run and opens its files; the journal comes last, and is the
+// caller's to close.
+func (u *up) record(s *settings, data dataset) (r recorded, err error) {
+	ix, err := readIndex(data.train)
+	if err != nil {
+		return r, err
+	}
+	if r.plan, err = u.planning(ix); err != nil {
+		return r, err
+	}
+	if r.store, err = openStore(u.dir.join("checkpoints")); err != nil {
+		return r, err
+	}
+	if r.manifest, err = u.writeManifest(s, ix, r.plan); err != nil {
+		return r, err
+	}
+	r.journal, r.resume, err = u.openJournal(r.store)
+	return r, err
 }
 
 // planned is what rows and steps are planned with.
@@ -144,14 +166,10 @@ func (u *up) driving(p planned, l *launcher, st *store, j drive.Journal, k core.
 }
 
 // newLauncher makes what starts workers, with a nonce of its own.
-func (u *up) newLauncher(s *settings, data dataset) (*launcher, error) {
+func (u *up) newLauncher(s *settings, data dataset, runtime string) (*launcher, error) {
 	var b [16]byte
 	if _, err := rand.Read(b[:]); err != nil {
 		return nil, runner.Errorf(runner.Internal, "make nonce: %w", err)
-	}
-	runtime, err := admin.RuntimeDirectory()
-	if err != nil {
-		return nil, err
 	}
 	return &launcher{u: u, settings: s, data: data, nonce: hex.EncodeToString(b[:]), runtime: runtime, lives: map[runner.Worker]*process{}}, nil
 }

@@ -171,6 +171,9 @@ func (b *bench) check(f core.Finish, u *up) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if left, err := filepath.Glob(filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "dflash-runner", "*")); err != nil || len(left) > 0 {
+		t.Errorf("the run left %v in the runtime directory, %v", left, err)
+	}
 	if s.Gate.MaxHolders != 1 {
 		t.Errorf("I2: %d workers held the gate at once", s.Gate.MaxHolders)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/image"
 	"github.com/dflash-runner/dflash-runner/runner/pyenv"
 	"github.com/dflash-runner/dflash-runner/runner/telemetry"
 )
@@ -51,6 +52,11 @@ type Options struct {
 	Detached bool
 	// Stderr takes errors and hints.
 	Stderr *os.File
+}
+
+// intent is what the user asked of the run's name.
+func (o Options) intent() intent {
+	return intent{explicit: o.Name != "", resume: o.Resume, file: o.ConfigPath}
 }
 
 // up is a run while `up` works on it.
@@ -104,7 +110,7 @@ func Run(ctx context.Context, o Options) int {
 	if o.Name != "" {
 		name = o.Name
 	}
-	dir, err := openRun(c.Run.Directory, name, intent{explicit: o.Name != "", resume: o.Resume})
+	dir, err := openRun(c.Run.Directory, name, o.intent())
 	if err != nil {
 		return say(o.Stderr, err, codeOf(err))
 	}
@@ -131,9 +137,27 @@ func (u *up) run(ctx context.Context) (int, error) {
 			finish, err = core.Finish{Code: runner.ExitStopped, Reason: "stopped before training: " + u.stoppedBy()}, nil
 		}
 	}
-	err = errors.Join(err, u.end(finish, runner.HintOf(err)))
+	hint := runner.HintOf(err)
+	if finish.Code == runner.ExitStopped {
+		finish.Reason, hint = u.stopped(finish.Reason)
+	}
+	err = errors.Join(err, u.end(finish, hint))
 	err = errors.Join(err, around.close())
 	return finish.Code, err
+}
+
+// stopped says what a stop left, and how to go on: a checkpoint, a run at step
+// 0, or nothing that could be resumed.
+func (u *up) stopped(reason string) (said, hint string) {
+	again := u.options.intent().again
+	all, err := image.List(u.dir.join("checkpoints"))
+	switch {
+	case err != nil || len(all) > 0: // a directory that cannot be listed holds what it held
+		return reason, fmt.Sprintf("go on with `%s`", again(u.dir.name, true))
+	case hasJournal(u.dir.path):
+		return reason + "; no step was trained, so there is no checkpoint", fmt.Sprintf("`%s` begins at step 0 again", again(u.dir.name, true))
+	}
+	return reason + "; no step was trained, so there is no checkpoint", fmt.Sprintf("`%s` begins it anew; there is nothing to resume", again(u.dir.name, false))
 }
 
 // work is the run itself, stage by stage.
@@ -190,7 +214,18 @@ func codeOf(err error) int {
 }
 
 // say prints an error and its hint, if there is one, and passes the code on.
+// Each problem of a configuration is an error of its own.
 func say(w *os.File, err error, code int) int {
+	var problems config.Problems
+	if errors.As(err, &problems) {
+		for _, p := range problems {
+			fmt.Fprintln(w, "error:", p)
+			if p.Hint != "" {
+				fmt.Fprintln(w, "hint:", p.Hint)
+			}
+		}
+		return code
+	}
 	if err != nil {
 		fmt.Fprintln(w, "error:", err)
 		if hint := runner.HintOf(err); hint != "" {

@@ -46,6 +46,17 @@ func TestView(t *testing.T) {
 			s.Failures = []runner.Failure{{Worker: drafter1, Generation: 1, Cause: runner.CauseOOM, Message: "killed for memory " + strings.Repeat("x", 200), Hint: "use fewer slots"}}
 			s.Degraded = []admin.Reason{{Name: "checkpoint", Detail: "disk full\u001b[31m"}}
 		}, 0},
+		"phases": {100, func(s *admin.Status) { // what has no count or no pace shows the time it took so far, never an end
+			s.Stages = []admin.Stage{
+				{Name: "environment", State: admin.StageRunning, Phase: "download", Done: 5 << 20, Total: 780 << 20, Seconds: 9},
+				{Name: "target", State: admin.StageRunning, Phase: "corpus", Seconds: 3},
+				{Name: "launch", State: admin.StageRunning, Seconds: 4},
+				{Name: "export", State: admin.StageRunning, Done: 1, Total: 1, Seconds: 2},
+			}
+			for i := range s.Workers {
+				s.Workers[i].State, s.Workers[i].Order, s.Workers[i].RSSBytes = "gone", "", 0
+			}
+		}, 0},
 		"ended": {100, func(s *admin.Status) {
 			s.State, s.Exit, s.ExitReason, s.Acceptance = admin.Ended, &exit, "stopped by a signal", f(5.5)
 		}, 1},

@@ -93,7 +93,7 @@ func stageLines(last, next admin.Status) (lines []string) {
 			lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s: %s%s %s", s.Name, s.State, after(s), figuresOf(s))))
 		case s.State != before.State:
 			lines = append(lines, s.Name+": "+s.State)
-		case s.Total > 0 && s.Done*progressLines/s.Total > before.Done*progressLines/max(before.Total, 1):
+		case s.Total > 1 && s.Done*progressLines/s.Total > before.Done*progressLines/max(before.Total, 1):
 			lines = append(lines, progressLine(s, next))
 		}
 	}
@@ -109,7 +109,7 @@ func after(s admin.Stage) string {
 
 // progressLine is one stage on its way; training shows the run's own figures.
 func progressLine(s admin.Stage, of admin.Status) string {
-	parts := []string{fmt.Sprintf("%s: %s of %s", s.Name, count(s.Done), count(s.Total))}
+	parts := []string{fmt.Sprintf("%s: %s of %s", s.Name, amount(s, s.Done), amount(s, s.Total))}
 	if s.Name == "train" {
 		parts = figure(parts, "loss", "%.4f", of.Loss)
 		parts = figure(parts, "", "%.0f tokens/s", of.TokensPerS)
@@ -144,7 +144,7 @@ func workerLines(last, next admin.Status) (lines []string) {
 		if w.State == before.State && w.Generation == before.Generation {
 			continue
 		}
-		line := fmt.Sprintf("%s: %s", w.Name, w.State)
+		line := fmt.Sprintf("%s: %s", w.Name, stateOf(w))
 		if w.Generation > 1 {
 			line += fmt.Sprintf(" (generation %d)", w.Generation)
 		}

@@ -70,6 +70,15 @@ func TestLines(t *testing.T) {
 			s.Workers[2].State, s.Failures = "backoff", []runner.Failure{fail}
 		}, []string{"drafter/1: backoff (generation 2)", "failure: drafter/1.1: signal: killed by SIGKILL[2J", "hint: see the log"}},
 		{"the same failure is told once", func(s *admin.Status) { s.Failures = []runner.Failure{fail} }, func(s *admin.Status) { s.Failures = []runner.Failure{fail} }, nil},
+		{"a worker ends as told", same, func(s *admin.Status) { s.Workers[0].State = "gone" }, []string{"target/0: ended"}},
+		{"one piece is no progress", func(s *admin.Status) { s.Stages[2] = admin.Stage{Name: "export", State: admin.StageRunning, Total: 1} },
+			func(s *admin.Status) {
+				s.Stages[2] = admin.Stage{Name: "export", State: admin.StageRunning, Done: 1, Total: 1}
+			}, nil},
+		{"bytes", func(s *admin.Status) { s.Stages[0] = admin.Stage{Name: "environment", State: admin.StageRunning} },
+			func(s *admin.Status) {
+				s.Stages[0] = admin.Stage{Name: "environment", State: admin.StageRunning, Done: 300 << 20, Total: 900 << 20}
+			}, []string{"environment: 300 MiB of 900 MiB"}},
 		{"a restore", same, func(s *admin.Status) { s.Lineage, s.Step = 2, 175 }, []string{"restored: lineage 2 goes on from step 175"}},
 		{"a checkpoint", same, func(s *admin.Status) { s.Checkpoint = &admin.CheckpointStatus{Name: "step-180", Step: 180} }, []string{"checkpoint step-180 at step 180"}},
 		{"acceptance", func(s *admin.Status) { s.Acceptance = f(1) }, func(s *admin.Status) { s.Acceptance = f(5.498) }, []string{"acceptance 5.50 at step 180"}},

@@ -9,6 +9,7 @@ import (
 	"github.com/muesli/termenv"
 
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/life"
 )
 
 // style is the colours, which a renderer leaves out where there are none.
@@ -81,10 +82,10 @@ func (m model) stage(s admin.Stage) string {
 	}
 	text := fmt.Sprintf("%-16s", strings.ReplaceAll(s.Name, "_", " "))
 	switch {
-	case s.State == admin.StageRunning && s.Total > 0:
+	case s.State == admin.StageRunning && s.Total > 1:
 		text += m.bar(s)
-	case s.State == admin.StageRunning:
-		text += seconds(s.Seconds)
+	case s.State == admin.StageRunning: // one piece, or no telling how many: a bar would say nothing
+		text += strings.TrimSpace(seconds(s.Seconds) + "  " + s.Phase)
 	case s.State == admin.StageDone:
 		text += strings.TrimSpace(seconds(s.Seconds) + "  " + figuresOf(s))
 	case s.State != admin.StageWaiting:
@@ -93,20 +94,43 @@ func (m model) stage(s admin.Stage) string {
 	return "  " + paint.Render(mark) + " " + strings.TrimRight(oneLine(text, m.width-4), " ")
 }
 
-// bar draws progress, with percent, count and time to go.
+// bar draws progress, with percent, count and time to go; with the time it
+// took so far where nobody can say.
 func (m model) bar(s admin.Stage) string {
 	width := min(max(m.width-60, 8), 40)
 	done := min(s.Done, s.Total)
 	full := int(done * uint64(width) / s.Total)
 	text := strings.Repeat("━", full) + strings.Repeat("─", width-full)
-	text += fmt.Sprintf(" %3d %%  %s/%s", done*100/s.Total, count(s.Done), count(s.Total))
+	text += fmt.Sprintf(" %3d %%  %s/%s", done*100/s.Total, amount(s, s.Done), amount(s, s.Total))
 	if s.ETAS != nil {
 		text += "  eta " + seconds(*s.ETAS)
+	} else {
+		text += "  " + seconds(s.Seconds)
+	}
+	if s.Phase != "" {
+		text += "  " + s.Phase
 	}
 	if f := figuresOf(s); f != "" {
 		text += "  " + f
 	}
 	return text
+}
+
+// amount writes how much of a stage: the environment is counted in bytes.
+func amount(s admin.Stage, n uint64) string {
+	if s.Name == "environment" {
+		return bytesText(n)
+	}
+	return count(n)
+}
+
+// stateOf names a worker's state for people: one that is gone has ended as it
+// was told to.
+func stateOf(w admin.WorkerStatus) string {
+	if w.State == life.Gone.String() {
+		return "ended"
+	}
+	return w.State
 }
 
 func (m model) figures() string {
@@ -129,6 +153,8 @@ func (m model) worker(w admin.WorkerStatus) string {
 		paint = m.style.good
 	case "lost", "backoff", "failed":
 		paint = m.style.bad
+	case "gone":
+		paint = m.style.dim
 	}
 	doing := w.Order
 	if doing == "" {
@@ -141,7 +167,7 @@ func (m model) worker(w admin.WorkerStatus) string {
 	if w.Generation > 1 {
 		rest += fmt.Sprintf("  generation %d", w.Generation)
 	}
-	return fmt.Sprintf("  %-12s", w.Name) + paint.Render(fmt.Sprintf("%-10s", w.State)) + oneLine(rest, max(m.width-24, 1))
+	return fmt.Sprintf("  %-12s", w.Name) + paint.Render(fmt.Sprintf("%-10s", stateOf(w))) + oneLine(rest, max(m.width-24, 1))
 }
 
 func (m model) gate() string {

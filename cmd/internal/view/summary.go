@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 )
 
@@ -45,6 +46,14 @@ func Summary(s admin.Summary) string {
 	}
 	if s.Export != "" {
 		row("export", "%s", s.Export)
+	}
+	if s.Exit == runner.ExitStopped { // an error's hint is printed with the error
+		if s.Checkpoint != "" {
+			row("checkpoint", "%s", s.Checkpoint)
+		}
+		if s.Hint != "" {
+			row("next", "%s", oneLine(s.Hint, 0))
+		}
 	}
 	return b.String()
 }

@@ -41,6 +41,18 @@ func TestSummary(t *testing.T) {
 	}
 }
 
+// TestSummaryOfAStop says where it can go on; an error's hint is said elsewhere.
+func TestSummaryOfAStop(t *testing.T) {
+	stop := admin.Summary{Name: "x", Exit: 75, ExitReason: "interrupted", Checkpoint: "step-8", Hint: "go on\nthere"}
+	if got := Summary(stop); !strings.HasSuffix(got, "  checkpoint   step-8\n  next         go on there\n") {
+		t.Errorf("got\n%s", got)
+	}
+	stop.Exit = 1
+	if got := Summary(stop); strings.Contains(got, "go on") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
 func TestFailure(t *testing.T) {
 	got := strings.Join(Failure(runner.Failure{Worker: drafter1, Generation: 2, Role: runner.Drafter, Device: "cpu", Cause: runner.CauseOOM, Message: "killed\nfor memory",
 		Hint: "use fewer slots", At: time.Now(), Signal: "SIGKILL", OOMKilled: "yes", LastOrder: "train", LastSignMS: 1500, PeakBytes: 2 << 30,
