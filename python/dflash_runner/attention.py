@@ -73,6 +73,24 @@ class Rule:
         mask_BQX = torch.cat([context_BNS.repeat_interleave(size, dim=1), own_QQ.expand(rows, -1, -1)], dim=2)
         return mask_BQX[:, None]
 
+    def context_spans(self) -> tuple[Tensor, Tensor]:
+        """(first_BN, end_BN), int64: the context that each block sees, as a span; first = end where none.
+
+        It is one span because a document is a run: no id comes twice in a row with another between.
+        """
+        document_BN = self.documents_BS.gather(1, self.anchors_BN)
+        sees_BN = self.keep_BN & (document_BN >= 0)
+        first_BN = document_starts(self.documents_BS).gather(1, self.anchors_BN)
+        return torch.where(sees_BN, first_BN, 0), torch.where(sees_BN, self.anchors_BN, 0)
+
+
+def document_starts(documents_BS: Tensor) -> Tensor:
+    """The place where each token's document starts, int64 [B,S]: a document is a run of one id."""
+    place_BS = torch.arange(documents_BS.shape[1], device=documents_BS.device).expand_as(documents_BS)
+    fresh_BS = torch.ones_like(documents_BS, dtype=torch.bool)
+    fresh_BS[:, 1:] = documents_BS[:, 1:] != documents_BS[:, :-1]
+    return torch.where(fresh_BS, place_BS, 0).cummax(dim=1).values
+
 
 def sdpa(rule: Rule, *, dtype: torch.dtype, counter: AttentionCounter | None = None) -> Attend:
     """The attention of `attention: sdpa`: dense-mask scaled dot product, explicit, never a fallback.
