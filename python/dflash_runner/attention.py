@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,9 @@ from torch import Tensor
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """An attention: (query_BHQE, key_BGXE, value_BGXE) -> output_BHQE. The seam where flex joins."""
+
+Over = Callable[["Rule"], Attend]
+"""A kind of attention: what makes the attention of some rows from their rule, once for all layers."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -106,6 +110,29 @@ def sdpa(rule: Rule, *, dtype: torch.dtype, counter: AttentionCounter | None = N
         ~rule.dense_mask(), float("-inf")
     )
     return masked(bias_B1QX, counter=counter)
+
+
+class Attention(Protocol):
+    """What `attention` in the configuration chooses; one object for all rows of a worker."""
+
+    def over(self, rule: Rule) -> Attend:
+        """The attention of some rows, its mask made once for all layers."""
+
+    @property
+    def counter(self) -> AttentionCounter | None:
+        """Calls of a compiled attention; None where torch's own function is called, and counted there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dense:
+    """`attention: sdpa`."""
+
+    dtype: torch.dtype  # of the queries
+    counter: None = None
+
+    def over(self, rule: Rule) -> Attend:
+        """Dense-mask attention under `rule`."""
+        return sdpa(rule, dtype=self.dtype)
 
 
 def masked(bias_B1QX: Tensor | None, *, counter: AttentionCounter | None = None) -> Attend:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import torch
@@ -11,6 +12,7 @@ from dflash_runner.config import Configuration
 from dflash_runner.frozen import FrozenTarget
 from dflash_runner.packing import Packed
 from dflash_runner.warmup import Difference, Ran
+from dflash_runner.watch import AttentionCalls, Calls
 
 _TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 5e-2}
 _ORACLE_LENGTHS, _ORACLE_PADDING = (5, 7), 3
@@ -28,8 +30,14 @@ class TargetSubject:
         """One row of two documents and padding, through the function that makes rows."""
         first = bucket // 2
         row = self._row([first, max(1, bucket - first - max(1, bucket // 8))], bucket)
+        start = time.perf_counter()
         hidden_SC = self._target.hidden_states(row)
-        return Ran(gradients=hidden_SC.requires_grad, padded_anchors=False)
+        step_ms = (time.perf_counter() - start) * 1000
+        return Ran(gradients=hidden_SC.requires_grad, padded_anchors=False, step_ms=step_ms)
+
+    def calls(self, *, named: bool) -> Calls:  # noqa: ARG002 it costs nothing here
+        """Counts calls of torch's own attention, which the model makes."""
+        return AttentionCalls()
 
     @torch.inference_mode()
     def oracle(self) -> Difference:

@@ -13,13 +13,15 @@ import importlib.util
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any
+from types import ModuleType, TracebackType
+from typing import Any, Protocol, Self
 
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
+from torch.profiler import ProfilerActivity, profile
 
+from dflash_runner.attention import AttentionCounter
 from dflash_runner.errors import Kind, WorkerError
 
 _FLEX = "torch._higher_order_ops.flex_attention"
@@ -91,6 +93,63 @@ class Watch:
         return dense
 
 
+class Calls(Protocol):
+    """What attention was called while it was open."""
+
+    def __enter__(self) -> Self:
+        """Count from here."""
+
+    def __exit__(self, *_: Any) -> None:
+        """Count to here."""
+
+    @property
+    def total(self) -> int:
+        """How many calls."""
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of what ran, sorted."""
+
+
+class CompiledCalls:
+    """Counts the calls of a compiled attention while it is open, and names the kernels that ran.
+
+    A function mode like `AttentionCalls` would be part of what the compiler guards on, and so make
+    graphs that training never meets; names are what the device says that it ran.
+    """
+
+    def __init__(self, counter: AttentionCounter, *, device: str, named: bool) -> None:
+        """Count from nothing.
+
+        Args:
+            counter: of the attention.
+            device: type of the device.
+            named: whether to record kernels, which costs the device's profiler.
+        """
+        self.total = 0
+        self.kernels: tuple[str, ...] = ()
+        self._counter = counter
+        activity = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
+        self._profile = profile(activities=[activity], acc_events=True) if named else None
+
+    def __enter__(self) -> Self:
+        """Count from here."""
+        self._before = self._counter.calls
+        if self._profile is not None:
+            self._profile.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Count to here."""
+        self.total = self._counter.calls - self._before
+        if self._profile is not None:
+            self._profile.__exit__(kind, error, trace)
+            names = {event.key for event in self._profile.key_averages()}
+            self.kernels = tuple(sorted(name for name in names if "flex_attention" in name))
+
+
 class AttentionCalls(TorchFunctionMode):
     """Counts the attention kernels called while it is open, by name."""
 
@@ -98,6 +157,16 @@ class AttentionCalls(TorchFunctionMode):
         """Count from nothing."""
         super().__init__()
         self.calls: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        """How many calls."""
+        return sum(self.calls.values())
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of what was called, sorted."""
+        return tuple(sorted(self.calls))
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -121,7 +190,7 @@ def graphs() -> int:
 
 
 def cache_counts() -> tuple[int, int]:
-    """Hits and misses of the compiler's cache so far.
+    """Hits and misses of the compiler's cache so far; what could not be cached, or not be read, is a miss.
 
     Source: `torch._dynamo.utils.counters`.
     """
@@ -129,8 +198,11 @@ def cache_counts() -> tuple[int, int]:
         return 0, 0
     from torch._dynamo.utils import counters
 
-    inductor = counters["inductor"]
-    return int(inductor["fxgraph_cache_hit"]), int(inductor["fxgraph_cache_miss"])
+    graphs, joint = counters["inductor"], counters["aot_autograd"]
+    hits = graphs["fxgraph_cache_hit"] + joint["autograd_cache_hit"]
+    missed = ("fxgraph_cache_miss", "fxgraph_cache_bypass")
+    misses = sum(graphs[name] for name in missed)
+    return int(hits), int(misses + joint["autograd_cache_miss"] + joint["autograd_cache_bypass"])
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
@@ -155,7 +227,10 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._then = then
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None  # noqa: ARG002
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
         """The module's own spec with a loader that calls back; None for any other module."""
         if fullname != self._name:

@@ -18,7 +18,7 @@ LAYERS = (
     ("decode", "serving", "loss", "packing", "image", "export"),
     ("communicator", "optim", "flex", "data_writer", "tokenizer"),
     ("anchors", "model", "capture", "head", "data", "corpus", "oracle", "watch", "whole", "tiles"),
-    ("attention", "image_header", "tensorfile", "host", "certificate"),
+    ("attention", "fold", "image_header", "tensorfile", "host", "certificate"),
     ("arena", "lane"),
     ("orders", "replies"),
     ("frames", "config", "errors", "log", "checksum"),
