@@ -4,12 +4,13 @@ Nothing else calls `torch.compile`. The function is compiled whole (`fullgraph`:
 set of guards raises, where plain `torch.compile` would run dense for ever) and with static shapes, one
 entry a bucket, for one thread, one dtype and one kernel backend.
 
-On threads: the forward of the compiled function is entered on the thread that made it and is refused on
-every other, and its backward is compiled together with the forward, so autograd's own thread runs what
-is there and never enters the compiler. Nothing here assigns compiler settings, which from torch 2.12
-on would hold for the assigning thread alone: `fullgraph` and `dynamic` are arguments of the function,
-the stance and the dense tripwire of `watch` are global to the process, and the rest is left to the
-environment, which every thread reads at import.
+On threads: the function is entered on the thread that made it and is refused on every other. Its
+backward is lowered when it first runs, on autograd's own thread where there is a GPU, so warm-up runs
+every backward, and one that is lowered later is counted by the compile-start callback, whose list is one
+for the process, and fails its order. Nothing here assigns compiler settings, which from torch 2.12 on
+hold for the assigning thread alone: `fullgraph` and `dynamic` are arguments of the function, the stance
+and the dense tripwire of `watch` are the process's, and the rest is the environment's, which is read at
+import and so the same on every thread.
 
 Shapes: B rows, S context tokens, N anchors, K block size, Q = N*K noise tokens, X = S+Q keys, H query
 heads, G key-value heads, E head size.

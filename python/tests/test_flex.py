@@ -204,8 +204,9 @@ def test_nine_shapes(watch: Watch) -> None:
 def test_no_gradients_after_ready(worker: Worker) -> None:
     """Another gradient mode is another graph, and is refused."""
     worker.certify()
-    with torch.no_grad(), pytest.raises(WorkerError, match=r"fail_on_recompile[\s\S]*GRAD_MODE|grad"):
-        worker.trainer.attention.over(rule_of(128))(*drawn(rule_of(128)))
+    worker.order(BUCKETS[0])
+    with torch.no_grad(), pytest.raises(WorkerError, match=r"fail_on_recompile[\s\S]*grad_mode"):
+        worker.order(BUCKETS[0])
     worker.refuses("refused before: .*fail_on_recompile")
 
 
@@ -330,6 +331,30 @@ def test_a_compile_in_the_second_pass(worker: Worker) -> None:
 
     worker.subject.run = run  # type: ignore[method-assign]
     assert worker.certify().second_pass_compiles == 1
+
+
+def test_a_backward_that_is_lowered_after_ready(watch: Watch) -> None:
+    """A forward warmed up without its backward: no stance sees that one, but the record does."""
+    half = torch.compile(lambda x: (x * x).sum(), backend="aot_eager", fullgraph=True)
+    loss = half(torch.ones(3, requires_grad=True))
+    watch.seal()
+    thread = threading.Thread(target=loss.backward)  # as on a GPU, where autograd has a thread of its own
+    thread.start()
+    thread.join()
+    with pytest.raises(WorkerError, match=r"compile contract.* got 1 and 0"):
+        watch.check()
+
+
+def test_a_compiler_that_is_reset_after_ready(worker: Worker) -> None:
+    """It forgets its graphs and who listens: the next order fails, and so does every one after it."""
+    worker.certify()
+    torch._dynamo.reset()  # noqa: SLF001
+    for _ in range(2):
+        with pytest.raises(WorkerError, match="a compiler that was reset"):
+            worker.watch.check()
+    torch._dynamo.callback.on_compile_start(worker.watch._on_compile)  # noqa: SLF001
+    with pytest.raises(WorkerError, match="fail_on_recompile"):
+        worker.order(BUCKETS[0])
 
 
 @pytest.mark.parametrize("name", ["TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"])
