@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -18,6 +19,12 @@ const passes = 2
 
 // sdpaKernel is the kernel's name where attention is plain.
 const sdpaKernel = "scaled_dot_product_attention"
+
+// flexKernel is in the name of every kernel that the compiler makes for flex attention.
+const flexKernel = "flex_attention"
+
+// offSwitches are variables that turn the compiler off.
+var offSwitches = []string{"TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"}
 
 // toleranceOf gives the largest difference from the dense oracle that a worker
 // may allow itself, by compute dtype.
@@ -73,6 +80,11 @@ func checkIdentity(c *workerv1.Certificate, cfg *workerv1.Configuration, device 
 	case len(c.Environment) == 0:
 		return refuse("environment", "some", "none")
 	}
+	for _, name := range offSwitches {
+		if v := c.Environment[name]; c.Attention == "flex" && v != "" && v != "0" {
+			return refuse("environment", name+" unset", clean(v, 80))
+		}
+	}
 	return nil
 }
 
@@ -93,10 +105,24 @@ func checkCalls(c *workerv1.Certificate, cfg *workerv1.Configuration, _ string) 
 		return refuse("kernels", "names", c.Kernels)
 	case c.Attention == "sdpa" && !slices.Equal(c.Kernels, []string{sdpaKernel}):
 		return refuse("kernels", sdpaKernel, c.Kernels)
-	case c.Attention == "flex" && slices.Contains(c.Kernels, sdpaKernel):
-		return refuse("kernels", "compiled ones", c.Kernels)
+	case c.Attention == "flex" && !bothWays(c.Kernels):
+		return refuse("kernels", "those of flex_attention alone, forward and backward", c.Kernels)
 	}
 	return nil
+}
+
+// bothWays tells whether the kernels are those of compiled flex attention, with
+// at least one of the forward and one of the backward.
+func bothWays(kernels []string) bool {
+	var forward, backward bool
+	for _, name := range kernels {
+		if !strings.Contains(name, flexKernel) {
+			return false
+		}
+		isBackward := strings.Contains(name, flexKernel+"_backward")
+		forward, backward = forward || !isBackward, backward || isBackward
+	}
+	return forward && backward
 }
 
 // layersRun counts the layers with attention that one pass runs: all of a

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 
 // flexed makes a certificate one of compiled kernels.
 func flexed(c *workerv1.Certificate) {
-	c.Attention, c.Kernels, c.Graphs, c.Cache = "flex", []string{"triton_flex_attention"}, 4, "cold"
+	c.Attention, c.Kernels, c.Graphs, c.Cache = "flex", []string{"triton_tem_fused_flex_attention_0", "triton_tem_fused_flex_attention_backward_2"}, 4, "cold"
 	c.FirstPassCompiles, c.CacheMisses = 4, 4
 }
 
@@ -50,6 +51,10 @@ var falsify = []struct {
 	{"kernels", 0, false, func(c *workerv1.Certificate) { c.Kernels = nil }},
 	{"kernels", 0, false, func(c *workerv1.Certificate) { c.Kernels = append(c.Kernels, "math") }},
 	{"kernels", 0, true, func(c *workerv1.Certificate) { c.Kernels = []string{"scaled_dot_product_attention"} }},
+	{"kernels", 0, true, func(c *workerv1.Certificate) { c.Kernels = nil }},
+	{"kernels", 0, true, func(c *workerv1.Certificate) { c.Kernels = c.Kernels[:1] }},
+	{"kernels", 0, true, func(c *workerv1.Certificate) { c.Kernels = c.Kernels[1:] }},
+	{"kernels", 0, true, func(c *workerv1.Certificate) { c.Kernels = append(slices.Clone(c.Kernels), "sdpa_dense") }},
 	{"attention_calls", 0, false, func(c *workerv1.Certificate) { c.AttentionCalls-- }},
 	{"attention_calls", 0, false, func(c *workerv1.Certificate) { c.AttentionCalls = 0 }},
 	{"dense_calls", 0, false, func(c *workerv1.Certificate) { c.DenseCalls = 1 }},
@@ -75,6 +80,15 @@ var falsify = []struct {
 	{"device", 0, false, func(c *workerv1.Certificate) { c.Device = "cuda:0" }},
 	{"torch", 0, false, func(c *workerv1.Certificate) { c.Torch = "" }},
 	{"environment", 0, false, func(c *workerv1.Certificate) { c.Environment = nil }},
+	{"environment", 0, true, func(c *workerv1.Certificate) { c.Environment["TORCH_COMPILE_DISABLE"] = "1" }},
+	{"environment", 0, true, func(c *workerv1.Certificate) { c.Environment["TORCHDYNAMO_DISABLE"] = "1" }},
+	{"dense_calls", 0, true, func(c *workerv1.Certificate) { c.DenseCalls = 1 }},
+	{"second_pass_compiles", 0, true, func(c *workerv1.Certificate) { c.SecondPassCompiles = 1 }},
+	{"attention", 0, true, func(c *workerv1.Certificate) { c.Attention = "sdpa" }},
+	{"attention_calls", 0, true, func(c *workerv1.Certificate) { c.AttentionCalls-- }},
+	{"gradients", 0, true, func(c *workerv1.Certificate) { c.Gradients = !c.Gradients }},
+	{"padded_anchors", 0, true, func(c *workerv1.Certificate) { c.PaddedAnchors = !c.PaddedAnchors }},
+	{"dense_difference", 0, true, func(c *workerv1.Certificate) { c.DenseDifference = 0.06 }},
 	{"gradients", 0, false, func(c *workerv1.Certificate) { c.Gradients = !c.Gradients }},
 	{"padded_anchors", 0, false, func(c *workerv1.Certificate) { c.PaddedAnchors = !c.PaddedAnchors }},
 }

@@ -252,6 +252,7 @@ type Configuration struct {
 	TrainData             string                 `protobuf:"bytes,13,opt,name=train_data,json=trainData,proto3" json:"train_data,omitempty"`                                     // directory that `prepare` wrote
 	HeldoutData           string                 `protobuf:"bytes,14,opt,name=heldout_data,json=heldoutData,proto3" json:"heldout_data,omitempty"`                               // likewise; target workers only
 	Prompts               string                 `protobuf:"bytes,15,opt,name=prompts,proto3" json:"prompts,omitempty"`                                                          // prompts.safetensors; target workers only
+	Flex                  *Flex                  `protobuf:"bytes,16,opt,name=flex,proto3" json:"flex,omitempty"`                                                                // of attention "flex"
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -391,6 +392,139 @@ func (x *Configuration) GetPrompts() string {
 	return ""
 }
 
+func (x *Configuration) GetFlex() *Flex {
+	if x != nil {
+		return x.Flex
+	}
+	return nil
+}
+
+// Flex says how the kernels of compiled attention are built: sizes in elements,
+// 0 leaves one to torch.
+type Flex struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Backend         string                 `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`              // "triton"
+	BlockM          uint32                 `protobuf:"varint,2,opt,name=block_m,json=blockM,proto3" json:"block_m,omitempty"` // forward: queries of a program, and keys of its inner loop
+	BlockN          uint32                 `protobuf:"varint,3,opt,name=block_n,json=blockN,proto3" json:"block_n,omitempty"`
+	Warps           uint32                 `protobuf:"varint,4,opt,name=warps,proto3" json:"warps,omitempty"`
+	Stages          uint32                 `protobuf:"varint,5,opt,name=stages,proto3" json:"stages,omitempty"`
+	BackwardBlockM1 uint32                 `protobuf:"varint,6,opt,name=backward_block_m1,json=backwardBlockM1,proto3" json:"backward_block_m1,omitempty"` // backward, for keys and values: queries of its inner loop, keys
+	BackwardBlockN1 uint32                 `protobuf:"varint,7,opt,name=backward_block_n1,json=backwardBlockN1,proto3" json:"backward_block_n1,omitempty"`
+	BackwardBlockM2 uint32                 `protobuf:"varint,8,opt,name=backward_block_m2,json=backwardBlockM2,proto3" json:"backward_block_m2,omitempty"` // backward, for queries: queries, keys of its inner loop
+	BackwardBlockN2 uint32                 `protobuf:"varint,9,opt,name=backward_block_n2,json=backwardBlockN2,proto3" json:"backward_block_n2,omitempty"`
+	BackwardWarps   uint32                 `protobuf:"varint,10,opt,name=backward_warps,json=backwardWarps,proto3" json:"backward_warps,omitempty"`
+	BackwardStages  uint32                 `protobuf:"varint,11,opt,name=backward_stages,json=backwardStages,proto3" json:"backward_stages,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Flex) Reset() {
+	*x = Flex{}
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Flex) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Flex) ProtoMessage() {}
+
+func (x *Flex) ProtoReflect() protoreflect.Message {
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Flex.ProtoReflect.Descriptor instead.
+func (*Flex) Descriptor() ([]byte, []int) {
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Flex) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *Flex) GetBlockM() uint32 {
+	if x != nil {
+		return x.BlockM
+	}
+	return 0
+}
+
+func (x *Flex) GetBlockN() uint32 {
+	if x != nil {
+		return x.BlockN
+	}
+	return 0
+}
+
+func (x *Flex) GetWarps() uint32 {
+	if x != nil {
+		return x.Warps
+	}
+	return 0
+}
+
+func (x *Flex) GetStages() uint32 {
+	if x != nil {
+		return x.Stages
+	}
+	return 0
+}
+
+func (x *Flex) GetBackwardBlockM1() uint32 {
+	if x != nil {
+		return x.BackwardBlockM1
+	}
+	return 0
+}
+
+func (x *Flex) GetBackwardBlockN1() uint32 {
+	if x != nil {
+		return x.BackwardBlockN1
+	}
+	return 0
+}
+
+func (x *Flex) GetBackwardBlockM2() uint32 {
+	if x != nil {
+		return x.BackwardBlockM2
+	}
+	return 0
+}
+
+func (x *Flex) GetBackwardBlockN2() uint32 {
+	if x != nil {
+		return x.BackwardBlockN2
+	}
+	return 0
+}
+
+func (x *Flex) GetBackwardWarps() uint32 {
+	if x != nil {
+		return x.BackwardWarps
+	}
+	return 0
+}
+
+func (x *Flex) GetBackwardStages() uint32 {
+	if x != nil {
+		return x.BackwardStages
+	}
+	return 0
+}
+
 type Target struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Directory     string                 `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
@@ -402,7 +536,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[3]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -414,7 +548,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[3]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -427,7 +561,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Target) GetDirectory() string {
@@ -473,7 +607,7 @@ type Drafter struct {
 
 func (x *Drafter) Reset() {
 	*x = Drafter{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[4]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +619,7 @@ func (x *Drafter) String() string {
 func (*Drafter) ProtoMessage() {}
 
 func (x *Drafter) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[4]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +632,7 @@ func (x *Drafter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drafter.ProtoReflect.Descriptor instead.
 func (*Drafter) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Drafter) GetLayers() uint32 {
@@ -618,7 +752,7 @@ type Training struct {
 
 func (x *Training) Reset() {
 	*x = Training{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[5]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +764,7 @@ func (x *Training) String() string {
 func (*Training) ProtoMessage() {}
 
 func (x *Training) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[5]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +777,7 @@ func (x *Training) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Training.ProtoReflect.Descriptor instead.
 func (*Training) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Training) GetBuckets() []uint32 {
@@ -735,7 +869,7 @@ type Configured struct {
 
 func (x *Configured) Reset() {
 	*x = Configured{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +881,7 @@ func (x *Configured) String() string {
 func (*Configured) ProtoMessage() {}
 
 func (x *Configured) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +894,7 @@ func (x *Configured) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configured.ProtoReflect.Descriptor instead.
 func (*Configured) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Configured) GetParameters() uint64 {
@@ -799,7 +933,7 @@ type WarmUpRequest struct {
 
 func (x *WarmUpRequest) Reset() {
 	*x = WarmUpRequest{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[7]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +945,7 @@ func (x *WarmUpRequest) String() string {
 func (*WarmUpRequest) ProtoMessage() {}
 
 func (x *WarmUpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[7]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +958,7 @@ func (x *WarmUpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WarmUpRequest.ProtoReflect.Descriptor instead.
 func (*WarmUpRequest) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 type WarmUpReply struct {
@@ -840,7 +974,7 @@ type WarmUpReply struct {
 
 func (x *WarmUpReply) Reset() {
 	*x = WarmUpReply{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[8]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +986,7 @@ func (x *WarmUpReply) String() string {
 func (*WarmUpReply) ProtoMessage() {}
 
 func (x *WarmUpReply) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[8]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +999,7 @@ func (x *WarmUpReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WarmUpReply.ProtoReflect.Descriptor instead.
 func (*WarmUpReply) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WarmUpReply) GetReply() isWarmUpReply_Reply {
@@ -921,7 +1055,7 @@ type WarmUpProgress struct {
 
 func (x *WarmUpProgress) Reset() {
 	*x = WarmUpProgress{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[9]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1067,7 @@ func (x *WarmUpProgress) String() string {
 func (*WarmUpProgress) ProtoMessage() {}
 
 func (x *WarmUpProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[9]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1080,7 @@ func (x *WarmUpProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WarmUpProgress.ProtoReflect.Descriptor instead.
 func (*WarmUpProgress) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WarmUpProgress) GetPhase() string {
@@ -1012,7 +1146,7 @@ type Certificate struct {
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1024,7 +1158,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1037,7 +1171,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Certificate) GetFingerprint() string {
@@ -1237,7 +1371,7 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\ttorch_git\x18\v \x01(\tR\btorchGit\x1a>\n" +
 	"\x10EnvironmentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc0\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf3\x04\n" +
 	"\rConfiguration\x121\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x1d.dflash_runner.worker.v1.RoleR\x04role\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1d\n" +
@@ -1258,7 +1392,21 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"train_data\x18\r \x01(\tR\ttrainData\x12!\n" +
 	"\fheldout_data\x18\x0e \x01(\tR\vheldoutData\x12\x18\n" +
-	"\aprompts\x18\x0f \x01(\tR\aprompts\"Y\n" +
+	"\aprompts\x18\x0f \x01(\tR\aprompts\x121\n" +
+	"\x04flex\x18\x10 \x01(\v2\x1d.dflash_runner.worker.v1.FlexR\x04flex\"\x80\x03\n" +
+	"\x04Flex\x12\x18\n" +
+	"\abackend\x18\x01 \x01(\tR\abackend\x12\x17\n" +
+	"\ablock_m\x18\x02 \x01(\rR\x06blockM\x12\x17\n" +
+	"\ablock_n\x18\x03 \x01(\rR\x06blockN\x12\x14\n" +
+	"\x05warps\x18\x04 \x01(\rR\x05warps\x12\x16\n" +
+	"\x06stages\x18\x05 \x01(\rR\x06stages\x12*\n" +
+	"\x11backward_block_m1\x18\x06 \x01(\rR\x0fbackwardBlockM1\x12*\n" +
+	"\x11backward_block_n1\x18\a \x01(\rR\x0fbackwardBlockN1\x12*\n" +
+	"\x11backward_block_m2\x18\b \x01(\rR\x0fbackwardBlockM2\x12*\n" +
+	"\x11backward_block_n2\x18\t \x01(\rR\x0fbackwardBlockN2\x12%\n" +
+	"\x0ebackward_warps\x18\n" +
+	" \x01(\rR\rbackwardWarps\x12'\n" +
+	"\x0fbackward_stages\x18\v \x01(\rR\x0ebackwardStages\"Y\n" +
 	"\x06Target\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
 	"\x05dtype\x18\x02 \x01(\tR\x05dtype\x12\x1b\n" +
@@ -1375,45 +1523,47 @@ func file_dflash_runner_worker_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_dflash_runner_worker_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dflash_runner_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_dflash_runner_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_dflash_runner_worker_v1_worker_proto_goTypes = []any{
 	(Role)(0),               // 0: dflash_runner.worker.v1.Role
 	(*DescribeRequest)(nil), // 1: dflash_runner.worker.v1.DescribeRequest
 	(*Description)(nil),     // 2: dflash_runner.worker.v1.Description
 	(*Configuration)(nil),   // 3: dflash_runner.worker.v1.Configuration
-	(*Target)(nil),          // 4: dflash_runner.worker.v1.Target
-	(*Drafter)(nil),         // 5: dflash_runner.worker.v1.Drafter
-	(*Training)(nil),        // 6: dflash_runner.worker.v1.Training
-	(*Configured)(nil),      // 7: dflash_runner.worker.v1.Configured
-	(*WarmUpRequest)(nil),   // 8: dflash_runner.worker.v1.WarmUpRequest
-	(*WarmUpReply)(nil),     // 9: dflash_runner.worker.v1.WarmUpReply
-	(*WarmUpProgress)(nil),  // 10: dflash_runner.worker.v1.WarmUpProgress
-	(*Certificate)(nil),     // 11: dflash_runner.worker.v1.Certificate
-	nil,                     // 12: dflash_runner.worker.v1.Description.EnvironmentEntry
-	nil,                     // 13: dflash_runner.worker.v1.Certificate.SecondsEntry
-	nil,                     // 14: dflash_runner.worker.v1.Certificate.EnvironmentEntry
+	(*Flex)(nil),            // 4: dflash_runner.worker.v1.Flex
+	(*Target)(nil),          // 5: dflash_runner.worker.v1.Target
+	(*Drafter)(nil),         // 6: dflash_runner.worker.v1.Drafter
+	(*Training)(nil),        // 7: dflash_runner.worker.v1.Training
+	(*Configured)(nil),      // 8: dflash_runner.worker.v1.Configured
+	(*WarmUpRequest)(nil),   // 9: dflash_runner.worker.v1.WarmUpRequest
+	(*WarmUpReply)(nil),     // 10: dflash_runner.worker.v1.WarmUpReply
+	(*WarmUpProgress)(nil),  // 11: dflash_runner.worker.v1.WarmUpProgress
+	(*Certificate)(nil),     // 12: dflash_runner.worker.v1.Certificate
+	nil,                     // 13: dflash_runner.worker.v1.Description.EnvironmentEntry
+	nil,                     // 14: dflash_runner.worker.v1.Certificate.SecondsEntry
+	nil,                     // 15: dflash_runner.worker.v1.Certificate.EnvironmentEntry
 }
 var file_dflash_runner_worker_v1_worker_proto_depIdxs = []int32{
-	12, // 0: dflash_runner.worker.v1.Description.environment:type_name -> dflash_runner.worker.v1.Description.EnvironmentEntry
+	13, // 0: dflash_runner.worker.v1.Description.environment:type_name -> dflash_runner.worker.v1.Description.EnvironmentEntry
 	0,  // 1: dflash_runner.worker.v1.Configuration.role:type_name -> dflash_runner.worker.v1.Role
-	4,  // 2: dflash_runner.worker.v1.Configuration.target:type_name -> dflash_runner.worker.v1.Target
-	5,  // 3: dflash_runner.worker.v1.Configuration.drafter:type_name -> dflash_runner.worker.v1.Drafter
-	6,  // 4: dflash_runner.worker.v1.Configuration.training:type_name -> dflash_runner.worker.v1.Training
-	10, // 5: dflash_runner.worker.v1.WarmUpReply.progress:type_name -> dflash_runner.worker.v1.WarmUpProgress
-	11, // 6: dflash_runner.worker.v1.WarmUpReply.certificate:type_name -> dflash_runner.worker.v1.Certificate
-	13, // 7: dflash_runner.worker.v1.Certificate.seconds:type_name -> dflash_runner.worker.v1.Certificate.SecondsEntry
-	14, // 8: dflash_runner.worker.v1.Certificate.environment:type_name -> dflash_runner.worker.v1.Certificate.EnvironmentEntry
-	1,  // 9: dflash_runner.worker.v1.Worker.Describe:input_type -> dflash_runner.worker.v1.DescribeRequest
-	3,  // 10: dflash_runner.worker.v1.Worker.Configure:input_type -> dflash_runner.worker.v1.Configuration
-	8,  // 11: dflash_runner.worker.v1.Worker.WarmUp:input_type -> dflash_runner.worker.v1.WarmUpRequest
-	2,  // 12: dflash_runner.worker.v1.Worker.Describe:output_type -> dflash_runner.worker.v1.Description
-	7,  // 13: dflash_runner.worker.v1.Worker.Configure:output_type -> dflash_runner.worker.v1.Configured
-	9,  // 14: dflash_runner.worker.v1.Worker.WarmUp:output_type -> dflash_runner.worker.v1.WarmUpReply
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	5,  // 2: dflash_runner.worker.v1.Configuration.target:type_name -> dflash_runner.worker.v1.Target
+	6,  // 3: dflash_runner.worker.v1.Configuration.drafter:type_name -> dflash_runner.worker.v1.Drafter
+	7,  // 4: dflash_runner.worker.v1.Configuration.training:type_name -> dflash_runner.worker.v1.Training
+	4,  // 5: dflash_runner.worker.v1.Configuration.flex:type_name -> dflash_runner.worker.v1.Flex
+	11, // 6: dflash_runner.worker.v1.WarmUpReply.progress:type_name -> dflash_runner.worker.v1.WarmUpProgress
+	12, // 7: dflash_runner.worker.v1.WarmUpReply.certificate:type_name -> dflash_runner.worker.v1.Certificate
+	14, // 8: dflash_runner.worker.v1.Certificate.seconds:type_name -> dflash_runner.worker.v1.Certificate.SecondsEntry
+	15, // 9: dflash_runner.worker.v1.Certificate.environment:type_name -> dflash_runner.worker.v1.Certificate.EnvironmentEntry
+	1,  // 10: dflash_runner.worker.v1.Worker.Describe:input_type -> dflash_runner.worker.v1.DescribeRequest
+	3,  // 11: dflash_runner.worker.v1.Worker.Configure:input_type -> dflash_runner.worker.v1.Configuration
+	9,  // 12: dflash_runner.worker.v1.Worker.WarmUp:input_type -> dflash_runner.worker.v1.WarmUpRequest
+	2,  // 13: dflash_runner.worker.v1.Worker.Describe:output_type -> dflash_runner.worker.v1.Description
+	8,  // 14: dflash_runner.worker.v1.Worker.Configure:output_type -> dflash_runner.worker.v1.Configured
+	10, // 15: dflash_runner.worker.v1.Worker.WarmUp:output_type -> dflash_runner.worker.v1.WarmUpReply
+	13, // [13:16] is the sub-list for method output_type
+	10, // [10:13] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_dflash_runner_worker_v1_worker_proto_init() }
@@ -1421,7 +1571,7 @@ func file_dflash_runner_worker_v1_worker_proto_init() {
 	if File_dflash_runner_worker_v1_worker_proto != nil {
 		return
 	}
-	file_dflash_runner_worker_v1_worker_proto_msgTypes[8].OneofWrappers = []any{
+	file_dflash_runner_worker_v1_worker_proto_msgTypes[9].OneofWrappers = []any{
 		(*WarmUpReply_Progress)(nil),
 		(*WarmUpReply_Certificate)(nil),
 	}
@@ -1431,7 +1581,7 @@ func file_dflash_runner_worker_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dflash_runner_worker_v1_worker_proto_rawDesc), len(file_dflash_runner_worker_v1_worker_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
