@@ -1112,34 +1112,35 @@ func (x *WarmUpProgress) GetTotal() uint32 {
 }
 
 // Certificate is a worker's proof that its own kernels work. The supervisor
-// checks every field and refuses anything missing or false.
+// checks every field and refuses anything missing or false. A field that may be
+// zero in truth is optional, so that a zero is told from what was left out.
 type Certificate struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	Fingerprint        string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"` // SHA-256 of shapes, versions and placement, in hex
 	Attention          string                 `protobuf:"bytes,2,opt,name=attention,proto3" json:"attention,omitempty"`     // "sdpa" or "flex"
 	Buckets            []uint32               `protobuf:"varint,3,rep,packed,name=buckets,proto3" json:"buckets,omitempty"` // those that were run, in order
 	Passes             uint32                 `protobuf:"varint,4,opt,name=passes,proto3" json:"passes,omitempty"`          // 2
-	Graphs             uint32                 `protobuf:"varint,5,opt,name=graphs,proto3" json:"graphs,omitempty"`          // compiled graphs; 0 under sdpa
+	Graphs             *uint32                `protobuf:"varint,5,opt,name=graphs,proto3,oneof" json:"graphs,omitempty"`    // compiled graphs; 0 under sdpa
 	Cache              string                 `protobuf:"bytes,6,opt,name=cache,proto3" json:"cache,omitempty"`             // "cold", "warm", or "none" under sdpa
-	CacheHits          uint32                 `protobuf:"varint,7,opt,name=cache_hits,json=cacheHits,proto3" json:"cache_hits,omitempty"`
-	CacheMisses        uint32                 `protobuf:"varint,8,opt,name=cache_misses,json=cacheMisses,proto3" json:"cache_misses,omitempty"`
+	CacheHits          *uint32                `protobuf:"varint,7,opt,name=cache_hits,json=cacheHits,proto3,oneof" json:"cache_hits,omitempty"`
+	CacheMisses        *uint32                `protobuf:"varint,8,opt,name=cache_misses,json=cacheMisses,proto3,oneof" json:"cache_misses,omitempty"`
 	Seconds            map[string]float64     `protobuf:"bytes,9,rep,name=seconds,proto3" json:"seconds,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"` // per phase, and "total"
 	Kernels            []string               `protobuf:"bytes,10,rep,name=kernels,proto3" json:"kernels,omitempty"`                                                                            // kernel names seen; "scaled_dot_product_attention" under sdpa
 	AttentionCalls     uint64                 `protobuf:"varint,11,opt,name=attention_calls,json=attentionCalls,proto3" json:"attention_calls,omitempty"`                                       // layers x buckets x passes
-	DenseCalls         uint64                 `protobuf:"varint,12,opt,name=dense_calls,json=denseCalls,proto3" json:"dense_calls,omitempty"`                                                   // dense flex_attention calls: 0
-	FirstPassCompiles  uint32                 `protobuf:"varint,13,opt,name=first_pass_compiles,json=firstPassCompiles,proto3" json:"first_pass_compiles,omitempty"`
-	SecondPassCompiles uint32                 `protobuf:"varint,14,opt,name=second_pass_compiles,json=secondPassCompiles,proto3" json:"second_pass_compiles,omitempty"` // 0
+	DenseCalls         *uint64                `protobuf:"varint,12,opt,name=dense_calls,json=denseCalls,proto3,oneof" json:"dense_calls,omitempty"`                                             // dense flex_attention calls: 0
+	FirstPassCompiles  *uint32                `protobuf:"varint,13,opt,name=first_pass_compiles,json=firstPassCompiles,proto3,oneof" json:"first_pass_compiles,omitempty"`
+	SecondPassCompiles *uint32                `protobuf:"varint,14,opt,name=second_pass_compiles,json=secondPassCompiles,proto3,oneof" json:"second_pass_compiles,omitempty"` // 0
 	PeakBytes          uint64                 `protobuf:"varint,15,opt,name=peak_bytes,json=peakBytes,proto3" json:"peak_bytes,omitempty"`
-	StepMs             float64                `protobuf:"fixed64,16,opt,name=step_ms,json=stepMs,proto3" json:"step_ms,omitempty"`                            // measured, second pass
-	DigestBefore       []byte                 `protobuf:"bytes,17,opt,name=digest_before,json=digestBefore,proto3" json:"digest_before,omitempty"`            // of parameters, optimiser state and RNG
-	DigestAfter        []byte                 `protobuf:"bytes,18,opt,name=digest_after,json=digestAfter,proto3" json:"digest_after,omitempty"`               // equal to digest_before
-	DenseDifference    float64                `protobuf:"fixed64,19,opt,name=dense_difference,json=denseDifference,proto3" json:"dense_difference,omitempty"` // largest absolute difference from the dense oracle at a small shape
-	DenseTolerance     float64                `protobuf:"fixed64,20,opt,name=dense_tolerance,json=denseTolerance,proto3" json:"dense_tolerance,omitempty"`    // what was allowed
+	StepMs             float64                `protobuf:"fixed64,16,opt,name=step_ms,json=stepMs,proto3" json:"step_ms,omitempty"`                                  // measured, second pass
+	DigestBefore       []byte                 `protobuf:"bytes,17,opt,name=digest_before,json=digestBefore,proto3" json:"digest_before,omitempty"`                  // of parameters, optimiser state and RNG
+	DigestAfter        []byte                 `protobuf:"bytes,18,opt,name=digest_after,json=digestAfter,proto3" json:"digest_after,omitempty"`                     // equal to digest_before
+	DenseDifference    *float64               `protobuf:"fixed64,19,opt,name=dense_difference,json=denseDifference,proto3,oneof" json:"dense_difference,omitempty"` // largest absolute difference from the dense oracle at a small shape
+	DenseTolerance     float64                `protobuf:"fixed64,20,opt,name=dense_tolerance,json=denseTolerance,proto3" json:"dense_tolerance,omitempty"`          // what was allowed
 	Device             string                 `protobuf:"bytes,21,opt,name=device,proto3" json:"device,omitempty"`
 	Torch              string                 `protobuf:"bytes,22,opt,name=torch,proto3" json:"torch,omitempty"`
 	Environment        map[string]string      `protobuf:"bytes,23,rep,name=environment,proto3" json:"environment,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Gradients          bool                   `protobuf:"varint,24,opt,name=gradients,proto3" json:"gradients,omitempty"`                              // forward, backward and optimiser ran with gradients on; false for targets
-	PaddedAnchors      bool                   `protobuf:"varint,25,opt,name=padded_anchors,json=paddedAnchors,proto3" json:"padded_anchors,omitempty"` // a row with padding anchors was among them; false for targets
+	Gradients          *bool                  `protobuf:"varint,24,opt,name=gradients,proto3,oneof" json:"gradients,omitempty"`                              // forward, backward and optimiser ran with gradients on; false for targets
+	PaddedAnchors      *bool                  `protobuf:"varint,25,opt,name=padded_anchors,json=paddedAnchors,proto3,oneof" json:"padded_anchors,omitempty"` // a row with padding anchors was among them; false for targets
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -1203,8 +1204,8 @@ func (x *Certificate) GetPasses() uint32 {
 }
 
 func (x *Certificate) GetGraphs() uint32 {
-	if x != nil {
-		return x.Graphs
+	if x != nil && x.Graphs != nil {
+		return *x.Graphs
 	}
 	return 0
 }
@@ -1217,15 +1218,15 @@ func (x *Certificate) GetCache() string {
 }
 
 func (x *Certificate) GetCacheHits() uint32 {
-	if x != nil {
-		return x.CacheHits
+	if x != nil && x.CacheHits != nil {
+		return *x.CacheHits
 	}
 	return 0
 }
 
 func (x *Certificate) GetCacheMisses() uint32 {
-	if x != nil {
-		return x.CacheMisses
+	if x != nil && x.CacheMisses != nil {
+		return *x.CacheMisses
 	}
 	return 0
 }
@@ -1252,22 +1253,22 @@ func (x *Certificate) GetAttentionCalls() uint64 {
 }
 
 func (x *Certificate) GetDenseCalls() uint64 {
-	if x != nil {
-		return x.DenseCalls
+	if x != nil && x.DenseCalls != nil {
+		return *x.DenseCalls
 	}
 	return 0
 }
 
 func (x *Certificate) GetFirstPassCompiles() uint32 {
-	if x != nil {
-		return x.FirstPassCompiles
+	if x != nil && x.FirstPassCompiles != nil {
+		return *x.FirstPassCompiles
 	}
 	return 0
 }
 
 func (x *Certificate) GetSecondPassCompiles() uint32 {
-	if x != nil {
-		return x.SecondPassCompiles
+	if x != nil && x.SecondPassCompiles != nil {
+		return *x.SecondPassCompiles
 	}
 	return 0
 }
@@ -1301,8 +1302,8 @@ func (x *Certificate) GetDigestAfter() []byte {
 }
 
 func (x *Certificate) GetDenseDifference() float64 {
-	if x != nil {
-		return x.DenseDifference
+	if x != nil && x.DenseDifference != nil {
+		return *x.DenseDifference
 	}
 	return 0
 }
@@ -1336,15 +1337,15 @@ func (x *Certificate) GetEnvironment() map[string]string {
 }
 
 func (x *Certificate) GetGradients() bool {
-	if x != nil {
-		return x.Gradients
+	if x != nil && x.Gradients != nil {
+		return *x.Gradients
 	}
 	return false
 }
 
 func (x *Certificate) GetPaddedAnchors() bool {
-	if x != nil {
-		return x.PaddedAnchors
+	if x != nil && x.PaddedAnchors != nil {
+		return *x.PaddedAnchors
 	}
 	return false
 }
@@ -1464,43 +1465,53 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x16\n" +
 	"\x06bucket\x18\x02 \x01(\rR\x06bucket\x12\x12\n" +
 	"\x04done\x18\x03 \x01(\rR\x04done\x12\x14\n" +
-	"\x05total\x18\x04 \x01(\rR\x05total\"\x9e\b\n" +
+	"\x05total\x18\x04 \x01(\rR\x05total\"\xed\t\n" +
 	"\vCertificate\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1c\n" +
 	"\tattention\x18\x02 \x01(\tR\tattention\x12\x18\n" +
 	"\abuckets\x18\x03 \x03(\rR\abuckets\x12\x16\n" +
-	"\x06passes\x18\x04 \x01(\rR\x06passes\x12\x16\n" +
-	"\x06graphs\x18\x05 \x01(\rR\x06graphs\x12\x14\n" +
-	"\x05cache\x18\x06 \x01(\tR\x05cache\x12\x1d\n" +
+	"\x06passes\x18\x04 \x01(\rR\x06passes\x12\x1b\n" +
+	"\x06graphs\x18\x05 \x01(\rH\x00R\x06graphs\x88\x01\x01\x12\x14\n" +
+	"\x05cache\x18\x06 \x01(\tR\x05cache\x12\"\n" +
 	"\n" +
-	"cache_hits\x18\a \x01(\rR\tcacheHits\x12!\n" +
-	"\fcache_misses\x18\b \x01(\rR\vcacheMisses\x12K\n" +
+	"cache_hits\x18\a \x01(\rH\x01R\tcacheHits\x88\x01\x01\x12&\n" +
+	"\fcache_misses\x18\b \x01(\rH\x02R\vcacheMisses\x88\x01\x01\x12K\n" +
 	"\aseconds\x18\t \x03(\v21.dflash_runner.worker.v1.Certificate.SecondsEntryR\aseconds\x12\x18\n" +
 	"\akernels\x18\n" +
 	" \x03(\tR\akernels\x12'\n" +
-	"\x0fattention_calls\x18\v \x01(\x04R\x0eattentionCalls\x12\x1f\n" +
-	"\vdense_calls\x18\f \x01(\x04R\n" +
-	"denseCalls\x12.\n" +
-	"\x13first_pass_compiles\x18\r \x01(\rR\x11firstPassCompiles\x120\n" +
-	"\x14second_pass_compiles\x18\x0e \x01(\rR\x12secondPassCompiles\x12\x1d\n" +
+	"\x0fattention_calls\x18\v \x01(\x04R\x0eattentionCalls\x12$\n" +
+	"\vdense_calls\x18\f \x01(\x04H\x03R\n" +
+	"denseCalls\x88\x01\x01\x123\n" +
+	"\x13first_pass_compiles\x18\r \x01(\rH\x04R\x11firstPassCompiles\x88\x01\x01\x125\n" +
+	"\x14second_pass_compiles\x18\x0e \x01(\rH\x05R\x12secondPassCompiles\x88\x01\x01\x12\x1d\n" +
 	"\n" +
 	"peak_bytes\x18\x0f \x01(\x04R\tpeakBytes\x12\x17\n" +
 	"\astep_ms\x18\x10 \x01(\x01R\x06stepMs\x12#\n" +
 	"\rdigest_before\x18\x11 \x01(\fR\fdigestBefore\x12!\n" +
-	"\fdigest_after\x18\x12 \x01(\fR\vdigestAfter\x12)\n" +
-	"\x10dense_difference\x18\x13 \x01(\x01R\x0fdenseDifference\x12'\n" +
+	"\fdigest_after\x18\x12 \x01(\fR\vdigestAfter\x12.\n" +
+	"\x10dense_difference\x18\x13 \x01(\x01H\x06R\x0fdenseDifference\x88\x01\x01\x12'\n" +
 	"\x0fdense_tolerance\x18\x14 \x01(\x01R\x0edenseTolerance\x12\x16\n" +
 	"\x06device\x18\x15 \x01(\tR\x06device\x12\x14\n" +
 	"\x05torch\x18\x16 \x01(\tR\x05torch\x12W\n" +
-	"\venvironment\x18\x17 \x03(\v25.dflash_runner.worker.v1.Certificate.EnvironmentEntryR\venvironment\x12\x1c\n" +
-	"\tgradients\x18\x18 \x01(\bR\tgradients\x12%\n" +
-	"\x0epadded_anchors\x18\x19 \x01(\bR\rpaddedAnchors\x1a:\n" +
+	"\venvironment\x18\x17 \x03(\v25.dflash_runner.worker.v1.Certificate.EnvironmentEntryR\venvironment\x12!\n" +
+	"\tgradients\x18\x18 \x01(\bH\aR\tgradients\x88\x01\x01\x12*\n" +
+	"\x0epadded_anchors\x18\x19 \x01(\bH\bR\rpaddedAnchors\x88\x01\x01\x1a:\n" +
 	"\fSecondsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1a>\n" +
 	"\x10EnvironmentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*?\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +
+	"\a_graphsB\r\n" +
+	"\v_cache_hitsB\x0f\n" +
+	"\r_cache_missesB\x0e\n" +
+	"\f_dense_callsB\x16\n" +
+	"\x14_first_pass_compilesB\x17\n" +
+	"\x15_second_pass_compilesB\x13\n" +
+	"\x11_dense_differenceB\f\n" +
+	"\n" +
+	"_gradientsB\x11\n" +
+	"\x0f_padded_anchors*?\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vROLE_TARGET\x10\x01\x12\x10\n" +
@@ -1575,6 +1586,7 @@ func file_dflash_runner_worker_v1_worker_proto_init() {
 		(*WarmUpReply_Progress)(nil),
 		(*WarmUpReply_Certificate)(nil),
 	}
+	file_dflash_runner_worker_v1_worker_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
