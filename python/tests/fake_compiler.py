@@ -61,7 +61,7 @@ def _attention(
     assert options["BACKEND"] == "TRITON"
     rows, heads, queries, _ = query.shape
     keys = key.shape[2]
-    partial, full = (_tiles(mask[at], mask[at + 1], queries, keys, mask[10]) for at in (2, 4))
+    partial, full = (_tiles(mask[at], mask[at + 1], queries, keys, mask[-2]) for at in (2, 4))
     index = torch.meshgrid(torch.arange(rows), torch.arange(queries), torch.arange(keys), indexing="ij")
     rule = mask[-1](index[0], torch.zeros_like(index[0]), index[1], index[2], *mask_buffers)
     visible = (full | (partial & rule))[:, None]
