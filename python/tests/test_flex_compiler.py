@@ -176,3 +176,22 @@ def test_warm_is_only_what_came_from_the_cache_whole(
     worker.trainer.attention = worker.flex
     certificate = worker.certify()
     assert (certificate.cache, certificate.cache_hits, certificate.cache_misses) == cache
+
+
+def test_the_stance_holds_on_every_thread(watch: Watch) -> None:
+    """From torch 2.12 on settings are of the thread that made them; this one is not such a setting."""
+    compiled = torch.compile(lambda x: x - 2, backend="eager", dynamic=False)
+    compiled(torch.ones(3))
+    watch.seal()
+    told: list[str] = []
+
+    def call() -> None:
+        try:
+            compiled(torch.ones(4))
+        except RuntimeError as err:
+            told.append(str(err))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert len(told) == 1 and "fail_on_recompile" in told[0]

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import grpc
@@ -354,25 +354,60 @@ def test_a_worker_whose_environment_switches_the_compiler_off(worker: Worker, tm
     assert "want a compiler, got one that is switched off" in refused.value.details()
 
 
-@pytest.mark.parametrize("cache", ["warm", "cold"])
-def test_another_worker_is_warm_and_one_with_a_broken_cache_cold(
+def graph_files(cache: Path) -> list[Path]:
+    """One file a compiled graph."""
+    found = [f for part in ("fxgraph", "aotautograd") for f in (cache / part).rglob("*") if f.is_file()]
+    assert found
+    return found
+
+
+def cut_short(files: Iterable[Path]) -> None:
+    """As after a full disk."""
+    for file in files:
+        os.truncate(file, file.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("cache", ["whole", "truncated", "foreign", "stale"])
+def test_another_worker_is_warm_from_a_whole_cache_and_cold_from_any_other(
     worker: Worker, tmp_path: Path, cache: str
 ) -> None:
-    """A process finds the kernels of this one; where every graph's file is cut short, it makes them."""
-    kept = tmp_path / "cache"
+    """It finds the kernels of this one; it makes them where it cannot read them, or they are of others.
+
+    Foreign: written by a program whose classes are not here. Stale: of other kernel options.
+    """
+    kept, asked = tmp_path / "cache", message(worker.directory)
     shutil.copytree(os.environ["TORCHINDUCTOR_CACHE_DIR"], kept)
-    if cache == "cold":
-        entries = [f for part in ("fxgraph", "aotautograd") for f in (kept / part).rglob("*") if f.is_file()]
-        assert entries
-        for entry in entries:
-            os.truncate(entry, entry.stat().st_size // 2)
+    if cache == "truncated":
+        cut_short(graph_files(kept))
+    elif cache == "foreign":
+        for file in graph_files(kept):
+            file.write_bytes(b"cno_such_module\nThing\n.")
+    elif cache == "stale":
+        asked.flex.warps = 4
     with started(tmp_path, TORCHINDUCTOR_CACHE_DIR=str(kept)) as host:
-        host.control.Configure(message(worker.directory), timeout=DEADLINE_S)
+        host.control.Configure(asked, timeout=DEADLINE_S)
         replies = list(host.control.WarmUp(worker_pb2.WarmUpRequest(), timeout=DEADLINE_S))
     certificate = replies[-1].certificate
     print(certificate)  # noqa: T201
-    assert certificate.cache == cache
+    assert certificate.cache == ("warm" if cache == "whole" else "cold")
+    assert (certificate.cache_misses > 0) is (cache != "whole")
     assert (certificate.dense_calls, certificate.second_pass_compiles) == (0, 0)
     assert certificate.graphs == len(BUCKETS) + 1
     assert certificate.digest_before == certificate.digest_after
-    assert certificate.fingerprint == worker.certificate.fingerprint
+    assert (certificate.fingerprint == worker.certificate.fingerprint) is (cache != "stale")
+
+
+def test_a_worker_whose_cached_code_is_cut_short_gets_no_certificate(worker: Worker, tmp_path: Path) -> None:
+    """The compiler trusts code that it finds under its name, so the warm-up fails, with the file's name.
+
+    Whoever owns the cache has to put it away before it lets the next one in.
+    """
+    kept = tmp_path / "cache"
+    shutil.copytree(os.environ["TORCHINDUCTOR_CACHE_DIR"], kept)
+    cut_short(kept.rglob("*.py"))
+    with started(tmp_path, TORCHINDUCTOR_CACHE_DIR=str(kept)) as host:
+        host.control.Configure(message(worker.directory), timeout=DEADLINE_S)
+        with pytest.raises(grpc.RpcError) as refused:
+            list(host.control.WarmUp(worker_pb2.WarmUpRequest(), timeout=DEADLINE_S))
+    assert "call compiled attention" in refused.value.details()
+    assert str(kept) in refused.value.details()
