@@ -26,13 +26,16 @@ const flexKernel = "flex_attention"
 // offSwitches are variables that turn the compiler off.
 var offSwitches = []string{"TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"}
 
-// toleranceOf gives the largest difference from the dense oracle that a worker
-// may allow itself, by compute dtype.
-func toleranceOf(dtype string) float64 {
-	switch dtype {
-	case "float32":
+// toleranceOf gives the largest difference from its oracle that a worker may
+// allow itself, by role and dtype. A target with experts may turn a near tie of
+// its router in bfloat16, which moves single tokens; a leak is three times this.
+func toleranceOf(role workerv1.Role, dtype string) float64 {
+	switch {
+	case dtype == "float32":
 		return 1e-3
-	case "bfloat16":
+	case dtype == "bfloat16" && role == workerv1.Role_ROLE_TARGET:
+		return 0.15
+	case dtype == "bfloat16":
 		return 5e-2
 	}
 	return 0
@@ -240,7 +243,7 @@ func checkOracle(c *workerv1.Certificate, cfg *workerv1.Configuration, _ string)
 	if cfg.GetRole() == workerv1.Role_ROLE_TARGET {
 		dtype = cfg.GetTarget().GetDtype()
 	}
-	allowed := toleranceOf(dtype)
+	allowed := toleranceOf(cfg.GetRole(), dtype)
 	switch {
 	case allowed == 0:
 		return refuse("dtype", "float32 or bfloat16", clean(dtype, 80))

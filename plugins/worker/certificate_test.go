@@ -192,3 +192,28 @@ func TestCertificateAgainstConfiguration(t *testing.T) {
 		t.Error("no certificate: accepted")
 	}
 }
+
+// TestTolerances: how much a worker may allow itself, and a little more.
+func TestTolerances(t *testing.T) {
+	for _, row := range []struct {
+		role    workerv1.Role
+		dtype   string
+		allowed float64
+	}{
+		{workerv1.Role_ROLE_TARGET, "float32", 1e-3},
+		{workerv1.Role_ROLE_TARGET, "bfloat16", 0.15}, // a router's near tie
+		{workerv1.Role_ROLE_DRAFTER, "float32", 1e-3},
+		{workerv1.Role_ROLE_DRAFTER, "bfloat16", 0.05},
+	} {
+		c, cfg := certified(row.role, "sdpa")
+		cfg.Target.Dtype, cfg.Training.ComputeDtype = row.dtype, row.dtype
+		c.DenseTolerance = row.allowed
+		if _, err := worker.Check(c, cfg, "cpu"); err != nil {
+			t.Errorf("%+v: %v", row, err)
+		}
+		c.DenseTolerance = row.allowed * 1.01
+		if _, err := worker.Check(c, cfg, "cpu"); err == nil || !strings.Contains(err.Error(), "dense_tolerance") {
+			t.Errorf("%+v: a little more: %v", row, err)
+		}
+	}
+}
