@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.callback
+from dflash_runner import flex
 from dflash_runner.config import Configuration, FlexSettings
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.flex import Flex
 from dflash_runner.watch import Watch
-from flex_worker import MARKS, Worker, settings_in, watching
+from fake_compiler import allow_cpu
+from flex_worker import MARKS, Worker, drawn, rule_of, settings_in, watching
 from torch._dynamo.utils import counters
+from torch.nn.attention.flex_attention import flex_attention
 from worker_host import BUCKETS
 
 pytestmark = MARKS
@@ -137,6 +140,17 @@ def test_a_stance_that_is_changed_after_ready(worker: Worker, stance: Any, bucke
             worker.order(BUCKETS[1])
         with pytest.raises(WorkerError, match="compile contract"):
             worker.watch.check()
+
+
+def test_a_dense_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tripwire is in both directions: of a forward from before it, the backward runs into it."""
+    allow_cpu(monkeypatch)
+    rule = rule_of(128)
+    out = flex_attention(*drawn(rule), block_mask=flex.block_mask(rule), enable_gqa=True)
+    with watching(monkeypatch) as watch:
+        with pytest.raises(WorkerError, match="it ran dense, call 1"):
+            out.float().sum().backward()
+        assert watch.dense_calls == 1
 
 
 def test_another_length_in_the_second_pass(worker: Worker) -> None:

@@ -35,7 +35,7 @@ from test_tiles import make_rule
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
-from worker_host import Host, running
+from worker_host import PYTHON, Host, running
 
 pytestmark = [
     pytest.mark.gpu,
@@ -343,6 +343,7 @@ def started(directory: Path, **environment: str) -> Iterator[Host]:
     """A real worker process on the GPU, with what it needs of this one's environment."""
     passed = ("LD_", "CUDA", "NVIDIA", "HOME", "CC")
     kept = {name: value for name, value in os.environ.items() if name.startswith(passed)}
+    kept["PYTHONPATH"] = os.pathsep.join([str(PYTHON), os.environ.get("PYTHONPATH", "")])
     with running(directory, environment={**kept, **environment}) as host:
         yield host
 
