@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,97 +13,148 @@ import (
 	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
 )
 
-// flexed makes a certificate one of compiled kernels.
-func flexed(c *workerv1.Certificate) {
-	c.Attention, c.Kernels, c.Graphs, c.Cache = "flex", []string{"triton_flex_attention"}, 4, "cold"
-	c.FirstPassCompiles, c.CacheMisses = 4, 4
+// flexed makes a certificate, and what it is of, one of compiled kernels.
+func flexed(c *workerv1.Certificate, cfg *workerv1.Configuration) {
+	cfg.Attention, cfg.Training.ComputeDtype, c.DenseTolerance = "flex", "bfloat16", 5e-2
+	c.Attention, c.Kernels, c.Cache = "flex", []string{"triton_tem_fused_flex_attention_0", "triton_tem_fused_flex_attention_backward_2"}, "cold"
+	c.Graphs, c.FirstPassCompiles, c.CacheMisses = proto.Uint32(3), proto.Uint32(4), proto.Uint32(6)
 }
 
 // falsify names what must be refused: every field, missing and false.
 var falsify = []struct {
 	field  string
-	role   workerv1.Role // unspecified: both
-	flex   bool
+	kind   string // of attention; empty: both
 	change func(*workerv1.Certificate)
 }{
-	{"fingerprint", 0, false, func(c *workerv1.Certificate) { c.Fingerprint = "" }},
-	{"fingerprint", 0, false, func(c *workerv1.Certificate) { c.Fingerprint = strings.Repeat("g", 64) }},
-	{"attention", 0, false, func(c *workerv1.Certificate) { c.Attention = "" }},
-	{"attention", 0, false, func(c *workerv1.Certificate) { c.Attention = "flex" }},
-	{"buckets", 0, false, func(c *workerv1.Certificate) { c.Buckets = nil }},
-	{"buckets", 0, false, func(c *workerv1.Certificate) { c.Buckets = []uint32{128} }},
-	{"buckets", 0, false, func(c *workerv1.Certificate) { c.Buckets = []uint32{256, 128} }},
-	{"passes", 0, false, func(c *workerv1.Certificate) { c.Passes = 1 }},
-	{"graphs", 0, false, func(c *workerv1.Certificate) { c.Graphs = 1 }},
-	{"graphs", 0, true, func(c *workerv1.Certificate) { c.Graphs = 0 }},
-	{"cache", 0, false, func(c *workerv1.Certificate) { c.Cache = "" }},
-	{"cache", 0, false, func(c *workerv1.Certificate) { c.Cache = "cold" }},
-	{"cache", 0, true, func(c *workerv1.Certificate) { c.Cache = "none" }},
-	{"cache_hits", 0, false, func(c *workerv1.Certificate) { c.CacheHits = 1 }},
-	{"cache_hits", 0, true, func(c *workerv1.Certificate) { c.Cache = "warm" }},
-	{"cache_misses", 0, false, func(c *workerv1.Certificate) { c.CacheMisses = 1 }},
-	{"cache_misses", 0, true, func(c *workerv1.Certificate) { c.CacheMisses = 0 }},
-	{"seconds", 0, false, func(c *workerv1.Certificate) { c.Seconds = nil }},
-	{"seconds of total", 0, false, func(c *workerv1.Certificate) { c.Seconds["total"] = 0 }},
-	{"seconds of oracle", 0, false, func(c *workerv1.Certificate) { delete(c.Seconds, "oracle") }},
-	{"seconds of build", 0, false, func(c *workerv1.Certificate) { c.Seconds["build"] = -1 }},
-	{"seconds of build", 0, false, func(c *workerv1.Certificate) { c.Seconds["build"] = math.NaN() }},
-	{"kernels", 0, false, func(c *workerv1.Certificate) { c.Kernels = nil }},
-	{"kernels", 0, false, func(c *workerv1.Certificate) { c.Kernels = append(c.Kernels, "math") }},
-	{"kernels", 0, true, func(c *workerv1.Certificate) { c.Kernels = []string{"scaled_dot_product_attention"} }},
-	{"attention_calls", 0, false, func(c *workerv1.Certificate) { c.AttentionCalls-- }},
-	{"attention_calls", 0, false, func(c *workerv1.Certificate) { c.AttentionCalls = 0 }},
-	{"dense_calls", 0, false, func(c *workerv1.Certificate) { c.DenseCalls = 1 }},
-	{"first_pass_compiles", 0, false, func(c *workerv1.Certificate) { c.FirstPassCompiles = 1 }},
-	{"first_pass_compiles", 0, true, func(c *workerv1.Certificate) { c.FirstPassCompiles = 0 }},
-	{"second_pass_compiles", 0, false, func(c *workerv1.Certificate) { c.SecondPassCompiles = 1 }},
-	{"peak_bytes", 0, false, func(c *workerv1.Certificate) { c.PeakBytes = 0 }},
-	{"step_ms", 0, false, func(c *workerv1.Certificate) { c.StepMs = 0 }},
-	{"step_ms", 0, false, func(c *workerv1.Certificate) { c.StepMs = math.Inf(1) }},
-	{"step_ms", 0, false, func(c *workerv1.Certificate) { c.StepMs = math.NaN() }},
-	{"digest_before", 0, false, func(c *workerv1.Certificate) { c.DigestBefore = nil }},
-	{"digest_before", 0, false, func(c *workerv1.Certificate) { c.DigestBefore, c.DigestAfter = make([]byte, 32), make([]byte, 32) }},
-	{"digest_after", 0, false, func(c *workerv1.Certificate) { c.DigestAfter = c.DigestAfter[:31] }},
-	{"digest_after", 0, false, func(c *workerv1.Certificate) {
+	{"fingerprint", "", func(c *workerv1.Certificate) { c.Fingerprint = "" }},
+	{"fingerprint", "", func(c *workerv1.Certificate) { c.Fingerprint = strings.Repeat("g", 64) }},
+	{"attention", "", func(c *workerv1.Certificate) { c.Attention = "" }},
+	{"attention", "sdpa", func(c *workerv1.Certificate) { c.Attention = "flex" }},
+	{"buckets", "", func(c *workerv1.Certificate) { c.Buckets = nil }},
+	{"buckets", "", func(c *workerv1.Certificate) { c.Buckets = []uint32{128} }},
+	{"buckets", "", func(c *workerv1.Certificate) { c.Buckets = []uint32{256, 128} }},
+	{"passes", "", func(c *workerv1.Certificate) { c.Passes = 1 }},
+	{"graphs", "sdpa", func(c *workerv1.Certificate) { c.Graphs = proto.Uint32(1) }},
+	{"graphs", "flex", func(c *workerv1.Certificate) { c.Graphs = proto.Uint32(0) }},
+	{"graphs", "flex", func(c *workerv1.Certificate) { c.Graphs = proto.Uint32(1) }},
+	{"cache", "", func(c *workerv1.Certificate) { c.Cache = "" }},
+	{"cache", "sdpa", func(c *workerv1.Certificate) { c.Cache = "cold" }},
+	{"cache", "flex", func(c *workerv1.Certificate) { c.Cache = "none" }},
+	{"cache_hits", "sdpa", func(c *workerv1.Certificate) { c.CacheHits = proto.Uint32(1) }},
+	{"cache_hits", "flex", func(c *workerv1.Certificate) { c.Cache, c.CacheMisses = "warm", proto.Uint32(0) }},
+	{"cache_misses", "sdpa", func(c *workerv1.Certificate) { c.CacheMisses = proto.Uint32(1) }},
+	{"cache_misses", "flex", func(c *workerv1.Certificate) { c.CacheMisses = proto.Uint32(0) }},
+	{"seconds", "", func(c *workerv1.Certificate) { c.Seconds = nil }},
+	{"seconds of total", "", func(c *workerv1.Certificate) { c.Seconds["total"] = 0 }},
+	{"seconds of oracle", "", func(c *workerv1.Certificate) { delete(c.Seconds, "oracle") }},
+	{"seconds of build", "", func(c *workerv1.Certificate) { c.Seconds["build"] = -1 }},
+	{"seconds of build", "", func(c *workerv1.Certificate) { c.Seconds["build"] = math.NaN() }},
+	{"kernels", "", func(c *workerv1.Certificate) { c.Kernels = nil }},
+	{"kernels", "", func(c *workerv1.Certificate) { c.Kernels = append(c.Kernels, "math") }},
+	{"kernels", "flex", func(c *workerv1.Certificate) { c.Kernels = []string{"scaled_dot_product_attention"} }},
+	{"kernels", "flex", func(c *workerv1.Certificate) { c.Kernels = nil }},
+	{"kernels", "flex", func(c *workerv1.Certificate) { c.Kernels = c.Kernels[:1] }},
+	{"kernels", "flex", func(c *workerv1.Certificate) { c.Kernels = c.Kernels[1:] }},
+	{"kernels", "flex", func(c *workerv1.Certificate) { c.Kernels = append(slices.Clone(c.Kernels), "sdpa_dense") }},
+	{"attention_calls", "", func(c *workerv1.Certificate) { c.AttentionCalls-- }},
+	{"attention_calls", "", func(c *workerv1.Certificate) { c.AttentionCalls = 0 }},
+	{"dense_calls", "", func(c *workerv1.Certificate) { c.DenseCalls = proto.Uint64(1) }},
+	{"first_pass_compiles", "sdpa", func(c *workerv1.Certificate) { c.FirstPassCompiles = proto.Uint32(1) }},
+	{"first_pass_compiles", "flex", func(c *workerv1.Certificate) { c.FirstPassCompiles = proto.Uint32(0) }},
+	{"first_pass_compiles", "flex", func(c *workerv1.Certificate) { c.FirstPassCompiles = proto.Uint32(1) }},
+	{"second_pass_compiles", "", func(c *workerv1.Certificate) { c.SecondPassCompiles = proto.Uint32(1) }},
+	{"peak_bytes", "", func(c *workerv1.Certificate) { c.PeakBytes = 0 }},
+	{"step_ms", "", func(c *workerv1.Certificate) { c.StepMs = 0 }},
+	{"step_ms", "", func(c *workerv1.Certificate) { c.StepMs = math.Inf(1) }},
+	{"step_ms", "", func(c *workerv1.Certificate) { c.StepMs = math.NaN() }},
+	{"digest_before", "", func(c *workerv1.Certificate) { c.DigestBefore = nil }},
+	{"digest_before", "", func(c *workerv1.Certificate) { c.DigestBefore, c.DigestAfter = make([]byte, 32), make([]byte, 32) }},
+	{"digest_after", "", func(c *workerv1.Certificate) { c.DigestAfter = c.DigestAfter[:31] }},
+	{"digest_after", "", func(c *workerv1.Certificate) {
 		c.DigestAfter = append([]byte{c.DigestAfter[0] ^ 1}, c.DigestAfter[1:]...)
 	}},
-	{"dense_difference", 0, false, func(c *workerv1.Certificate) { c.DenseDifference = 1e-3 }},
-	{"dense_difference", 0, false, func(c *workerv1.Certificate) { c.DenseDifference = math.NaN() }},
-	{"dense_difference", 0, false, func(c *workerv1.Certificate) { c.DenseDifference = -1 }},
-	{"dense_tolerance", 0, false, func(c *workerv1.Certificate) { c.DenseTolerance = 0 }},
-	{"dense_tolerance", 0, false, func(c *workerv1.Certificate) { c.DenseTolerance = 0.01 }},
-	{"device", 0, false, func(c *workerv1.Certificate) { c.Device = "" }},
-	{"device", 0, false, func(c *workerv1.Certificate) { c.Device = "cuda:0" }},
-	{"torch", 0, false, func(c *workerv1.Certificate) { c.Torch = "" }},
-	{"environment", 0, false, func(c *workerv1.Certificate) { c.Environment = nil }},
-	{"gradients", 0, false, func(c *workerv1.Certificate) { c.Gradients = !c.Gradients }},
-	{"padded_anchors", 0, false, func(c *workerv1.Certificate) { c.PaddedAnchors = !c.PaddedAnchors }},
+	{"dense_difference", "sdpa", func(c *workerv1.Certificate) { c.DenseDifference = proto.Float64(1e-3) }},
+	{"dense_difference", "", func(c *workerv1.Certificate) { c.DenseDifference = proto.Float64(math.NaN()) }},
+	{"dense_difference", "", func(c *workerv1.Certificate) { c.DenseDifference = proto.Float64(-1) }},
+	{"dense_tolerance", "", func(c *workerv1.Certificate) { c.DenseTolerance = 0 }},
+	{"dense_tolerance", "sdpa", func(c *workerv1.Certificate) { c.DenseTolerance = 0.01 }},
+	{"dense_tolerance", "flex", func(c *workerv1.Certificate) { c.DenseTolerance = 0.051 }},
+	{"device", "", func(c *workerv1.Certificate) { c.Device = "" }},
+	{"device", "", func(c *workerv1.Certificate) { c.Device = "cuda:0" }},
+	{"torch", "", func(c *workerv1.Certificate) { c.Torch = "" }},
+	{"environment", "", func(c *workerv1.Certificate) { c.Environment = nil }},
+	{"environment", "flex", func(c *workerv1.Certificate) { c.Environment["TORCH_COMPILE_DISABLE"] = "1" }},
+	{"environment", "flex", func(c *workerv1.Certificate) { c.Environment["TORCHDYNAMO_DISABLE"] = "1" }},
+	{"attention", "flex", func(c *workerv1.Certificate) { c.Attention = "sdpa" }},
+	{"dense_difference", "flex", func(c *workerv1.Certificate) { c.DenseDifference = proto.Float64(0.06) }},
+	{"gradients", "", func(c *workerv1.Certificate) { c.Gradients = proto.Bool(!c.GetGradients()) }},
+	{"padded_anchors", "", func(c *workerv1.Certificate) { c.PaddedAnchors = proto.Bool(!c.GetPaddedAnchors()) }},
 }
 
+// certified gives a good certificate, and what it is of.
+func certified(role workerv1.Role, kind string) (*workerv1.Certificate, *workerv1.Configuration) {
+	cfg := workertest.Configuration(role, 0, 1)
+	c := workertest.Certificate(cfg, "cpu")
+	if kind == "flex" {
+		flexed(c, cfg)
+	}
+	return c, cfg
+}
+
+// subjects are whose certificates there are: nothing of a target is compiled.
+var subjects = []struct {
+	role workerv1.Role
+	kind string
+}{{workerv1.Role_ROLE_TARGET, "sdpa"}, {workerv1.Role_ROLE_DRAFTER, "sdpa"}, {workerv1.Role_ROLE_DRAFTER, "flex"}}
+
 func TestCertificate(t *testing.T) {
-	for _, role := range []workerv1.Role{workerv1.Role_ROLE_TARGET, workerv1.Role_ROLE_DRAFTER} {
-		for _, flex := range []bool{false, true} {
-			cfg := workertest.Configuration(role, 0, 1)
-			good := workertest.Certificate(cfg, "cpu")
-			if flex {
-				cfg.Attention = "flex"
-				flexed(good)
+	for _, s := range subjects {
+		good, cfg := certified(s.role, s.kind)
+		kept, err := worker.Check(good, cfg, "cpu")
+		if err != nil || kept.Fingerprint != good.Fingerprint || kept.StepMS != good.StepMs || len(kept.Buckets) != 2 ||
+			kept.Graphs != good.GetGraphs() || kept.DenseDifference != good.GetDenseDifference() {
+			t.Fatalf("%+v: %v: %+v", s, err, kept)
+		}
+		for _, f := range falsify {
+			if f.kind != "" && f.kind != s.kind {
+				continue
 			}
-			kept, err := worker.Check(good, cfg, "cpu")
-			if err != nil || kept.Fingerprint != good.Fingerprint || kept.StepMS != good.StepMs || len(kept.Buckets) != 2 {
-				t.Fatalf("%v flex %v: %v: %+v", role, flex, err, kept)
-			}
-			for _, f := range falsify {
-				if f.flex != flex || f.role != 0 && f.role != role {
-					continue
-				}
-				bad := proto.Clone(good).(*workerv1.Certificate)
-				f.change(bad)
-				if _, err := worker.Check(bad, cfg, "cpu"); err == nil || !strings.Contains(err.Error(), "check certificate: "+f.field) {
-					t.Errorf("%v flex %v: false %s: %v", role, flex, f.field, err)
-				}
+			bad := proto.Clone(good).(*workerv1.Certificate)
+			f.change(bad)
+			if _, err := worker.Check(bad, cfg, "cpu"); err == nil || !strings.Contains(err.Error(), "check certificate: "+f.field) {
+				t.Errorf("%+v: false %s: %v", s, f.field, err)
 			}
 		}
+	}
+}
+
+// TestNoFieldMayBeLeftOut: each of them, of each worker, a zero that would have
+// been right included.
+func TestNoFieldMayBeLeftOut(t *testing.T) {
+	for _, s := range subjects {
+		good, cfg := certified(s.role, s.kind)
+		fields := good.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			bad := proto.Clone(good).(*workerv1.Certificate)
+			bad.ProtoReflect().Clear(fields.Get(i))
+			want := "check certificate: " + string(fields.Get(i).Name())
+			if _, err := worker.Check(bad, cfg, "cpu"); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%+v: no %s: %v", s, fields.Get(i).Name(), err)
+			}
+		}
+	}
+}
+
+// TestAWarmCertificate: everything came from the cache, and nothing else did.
+func TestAWarmCertificate(t *testing.T) {
+	c, cfg := certified(workerv1.Role_ROLE_DRAFTER, "flex")
+	c.Cache, c.CacheHits, c.CacheMisses = "warm", proto.Uint32(6), proto.Uint32(0)
+	if kept, err := worker.Check(c, cfg, "cpu"); err != nil || kept.Cache != "warm" {
+		t.Errorf("%v: %+v", err, kept)
+	}
+	c.CacheMisses = proto.Uint32(1)
+	if _, err := worker.Check(c, cfg, "cpu"); err == nil || !strings.Contains(err.Error(), "cache_misses: want 0 where warm, got 1") {
+		t.Errorf("warm with a miss: %v", err)
 	}
 }
 
@@ -138,5 +190,30 @@ func TestCertificateAgainstConfiguration(t *testing.T) {
 	}
 	if _, err := worker.Check(nil, workertest.Configuration(2, 0, 1), "cpu"); err == nil {
 		t.Error("no certificate: accepted")
+	}
+}
+
+// TestTolerances: how much a worker may allow itself, and a little more.
+func TestTolerances(t *testing.T) {
+	for _, row := range []struct {
+		role    workerv1.Role
+		dtype   string
+		allowed float64
+	}{
+		{workerv1.Role_ROLE_TARGET, "float32", 1e-3},
+		{workerv1.Role_ROLE_TARGET, "bfloat16", 0.15}, // a router's near tie
+		{workerv1.Role_ROLE_DRAFTER, "float32", 1e-3},
+		{workerv1.Role_ROLE_DRAFTER, "bfloat16", 0.05},
+	} {
+		c, cfg := certified(row.role, "sdpa")
+		cfg.Target.Dtype, cfg.Training.ComputeDtype = row.dtype, row.dtype
+		c.DenseTolerance = row.allowed
+		if _, err := worker.Check(c, cfg, "cpu"); err != nil {
+			t.Errorf("%+v: %v", row, err)
+		}
+		c.DenseTolerance = row.allowed * 1.01
+		if _, err := worker.Check(c, cfg, "cpu"); err == nil || !strings.Contains(err.Error(), "dense_tolerance") {
+			t.Errorf("%+v: a little more: %v", row, err)
+		}
 	}
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from dflash_runner.anchors import draw
+from dflash_runner.attention import Dense
 from dflash_runner.capture import Capture
 from dflash_runner.decode import plain
 from dflash_runner.frames import Piece
@@ -132,7 +133,9 @@ def overfit(texts: Texts, *, config: DrafterConfig, head: FrozenHead) -> tuple[D
     )
     losses = []
     for step in range(STEPS):
-        terms = score(drafter, rows=rows_of(texts, step=step), frozen=head, gamma=4.0)
+        rows = rows_of(texts, step=step)
+        over = Dense(dtype=rows.hidden_BSC.dtype).over
+        terms = score(drafter, rows=rows, frozen=head, gamma=4.0, over=over)
         optimiser.clear()
         terms.numerator_B.sum().backward()
         optimiser.weight.add_(terms.denominator_B.sum())

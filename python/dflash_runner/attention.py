@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,9 @@ from torch import Tensor
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """An attention: (query_BHQE, key_BGXE, value_BGXE) -> output_BHQE. The seam where flex joins."""
+
+Over = Callable[["Rule"], Attend]
+"""A kind of attention: what makes the attention of some rows from their rule, once for all layers."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -73,6 +77,24 @@ class Rule:
         mask_BQX = torch.cat([context_BNS.repeat_interleave(size, dim=1), own_QQ.expand(rows, -1, -1)], dim=2)
         return mask_BQX[:, None]
 
+    def context_spans(self) -> tuple[Tensor, Tensor]:
+        """(first_BN, end_BN), int64: the context that each block sees, as a span; first = end where none.
+
+        It is one span because a document is a run: no id comes twice in a row with another between.
+        """
+        document_BN = self.documents_BS.gather(1, self.anchors_BN)
+        sees_BN = self.keep_BN & (document_BN >= 0)
+        first_BN = document_starts(self.documents_BS).gather(1, self.anchors_BN)
+        return torch.where(sees_BN, first_BN, 0), torch.where(sees_BN, self.anchors_BN, 0)
+
+
+def document_starts(documents_BS: Tensor) -> Tensor:
+    """The place where each token's document starts, int64 [B,S]: a document is a run of one id."""
+    place_BS = torch.arange(documents_BS.shape[1], device=documents_BS.device).expand_as(documents_BS)
+    fresh_BS = torch.ones_like(documents_BS, dtype=torch.bool)
+    fresh_BS[:, 1:] = documents_BS[:, 1:] != documents_BS[:, :-1]
+    return torch.where(fresh_BS, place_BS, 0).cummax(dim=1).values
+
 
 def sdpa(rule: Rule, *, dtype: torch.dtype, counter: AttentionCounter | None = None) -> Attend:
     """The attention of `attention: sdpa`: dense-mask scaled dot product, explicit, never a fallback.
@@ -88,6 +110,29 @@ def sdpa(rule: Rule, *, dtype: torch.dtype, counter: AttentionCounter | None = N
         ~rule.dense_mask(), float("-inf")
     )
     return masked(bias_B1QX, counter=counter)
+
+
+class Attention(Protocol):
+    """What `attention` in the configuration chooses; one object for all rows of a worker."""
+
+    def over(self, rule: Rule) -> Attend:
+        """The attention of some rows, its mask made once for all layers."""
+
+    @property
+    def counter(self) -> AttentionCounter | None:
+        """Calls of a compiled attention; None where torch's own function is called, and counted there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dense:
+    """`attention: sdpa`."""
+
+    dtype: torch.dtype  # of the queries
+    counter: None = None
+
+    def over(self, rule: Rule) -> Attend:
+        """Dense-mask attention under `rule`."""
+        return sdpa(rule, dtype=self.dtype)
 
 
 def masked(bias_B1QX: Tensor | None, *, counter: AttentionCounter | None = None) -> Attend:

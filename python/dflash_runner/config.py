@@ -7,11 +7,13 @@ checked here is what a worker relies on; every message names the path, what was 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 MAX_BUCKETS = 3
 MIN_BUCKET = 8  # tokens: room for two documents and padding in warm-up
+FLEX_BACKENDS = ("triton",)
+MIN_FLEX_HEAD_DIM = 16  # elements: the least that the kernels' matrix products take
 _SEED_LIMIT = 1 << 63  # torch takes a signed seed
 
 
@@ -69,6 +71,26 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FlexSettings:
+    """How the kernels of `attention: flex` are built: sizes in elements, 0 leaves one to torch.
+
+    Source: torch.nn.attention.flex_attention.FlexKernelOptions.
+    """
+
+    backend: str = "triton"  # pinned: torch's own choice differs between shapes, and so between runs
+    block_m: int = 0
+    block_n: int = 0
+    warps: int = 0
+    stages: int = 0
+    backward_block_m1: int = 0
+    backward_block_n1: int = 0
+    backward_block_m2: int = 0
+    backward_block_n2: int = 0
+    backward_warps: int = 0
+    backward_stages: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Configuration:
     """All that a worker knows."""
 
@@ -80,6 +102,7 @@ class Configuration:
     threads: int
     seed: int
     attention: str
+    flex: FlexSettings
     target: TargetSettings
     drafter: DrafterSettings
     training: TrainingSettings
@@ -103,15 +126,17 @@ def from_message(message: Any) -> Configuration:
 
     Source: proto/dflash_runner/worker/v1/worker.proto.
     """
+    device = _choice("device", message.device, ("cpu", "cuda:0"))
     configuration = Configuration(
         role=_role(message.role),
         rank=message.rank,
         world_size=message.world_size,
         generation=message.generation,
-        device=_choice("device", message.device, ("cpu",)),
+        device=device,
         threads=_positive("threads", message.threads),
         seed=message.seed,
-        attention=_choice("attention", message.attention, ("sdpa",)),
+        attention=_choice("attention", message.attention, ("sdpa", "flex")),
+        flex=_flex(message.flex),
         target=_target(message.target, message.drafter.target_layers),
         drafter=_drafter(message.drafter),
         training=_training(message.training, message.drafter.block_size),
@@ -121,7 +146,43 @@ def from_message(message: Any) -> Configuration:
         prompts=message.prompts,
     )
     _check_ranks(configuration)
+    _check_attention(configuration)
     return configuration
+
+
+def _flex(message: Any) -> FlexSettings:
+    """The kernels' part; sizes that a kernel can have."""
+    sizes = {}
+    for field in fields(FlexSettings):
+        value = getattr(message, field.name)
+        if field.name == "backend":
+            continue
+        if value & (value - 1) and "stages" not in field.name:
+            raise ValueError(f"flex.{field.name}: want a power of two, or 0 for torch's choice, got {value}")
+        sizes[field.name] = value
+    return FlexSettings(backend=_choice("flex.backend", message.backend or "triton", FLEX_BACKENDS), **sizes)
+
+
+def _check_attention(configuration: Configuration) -> None:
+    """Compiled attention is for a drafter on a GPU, in the one dtype that its kernels are fast in."""
+    c = configuration
+    if c.role is Role.TARGET and c.device != "cpu":
+        raise ValueError(f"device: want cpu for a target, got {c.device!r}")
+    if c.attention == "sdpa":
+        return
+    if c.role is Role.TARGET:
+        raise ValueError(f"attention: want sdpa for a target, got {c.attention!r}")
+    if c.device == "cpu":
+        raise ValueError(
+            f"attention: want sdpa on device cpu, where flex_attention has no backward, got {c.attention!r}"
+        )
+    if c.training.compute_dtype != "bfloat16":
+        raise ValueError(
+            f"training.compute_dtype: want bfloat16 with attention flex, got {c.training.compute_dtype!r}"
+        )
+    if c.drafter.head_dim < MIN_FLEX_HEAD_DIM:
+        want = f"at least {MIN_FLEX_HEAD_DIM} with attention flex"
+        raise ValueError(f"drafter.head_dim: want {want}, got {c.drafter.head_dim}")
 
 
 def _target(message: Any, target_layers: int) -> TargetSettings:

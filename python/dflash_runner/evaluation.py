@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dflash_runner import anchors, decode, head, image, loss
+from dflash_runner.attention import Dense
 from dflash_runner.config import Configuration
 from dflash_runner.data import Dataset, read_prompts
 from dflash_runner.errors import Kind, WorkerError
@@ -191,7 +192,13 @@ class Evaluator:
             anchors_BN=chosen.anchors_N[None],
             keep_BN=chosen.keep_N[None],
         )
-        terms = score(drafter, rows=rows, frozen=frozen, gamma=settings.gamma)
+        terms = score(
+            drafter,
+            rows=rows,
+            frozen=frozen,
+            gamma=settings.gamma,
+            over=Dense(dtype=self._dtype).over,
+        )
         return float(terms.numerator_B.sum()), float(terms.denominator_B.sum())
 
     def _range(self, of: np.ndarray | None, order: Evaluate, what: str) -> np.ndarray:

@@ -39,7 +39,7 @@ def memory_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process ever held, in bytes.
+    """The most memory of the host that this process ever held, in bytes.
 
     Source: proc(5), VmHWM.
     """

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dflash_runner.attention import Attend, Rule
+from dflash_runner.attention import Attend, Rule, document_starts
 from dflash_runner.head import FrozenHead
 from dflash_runner.model import Drafter
 
@@ -60,10 +60,8 @@ class RowTerms:
 
 def document_positions(documents_BS: Tensor) -> Tensor:
     """Each token's place in its document, int64 [B,S]: it restarts where the document id changes."""
-    place_BS = torch.arange(documents_BS.shape[1], device=documents_BS.device).expand_as(documents_BS)
-    fresh_BS = torch.ones_like(documents_BS, dtype=torch.bool)
-    fresh_BS[:, 1:] = documents_BS[:, 1:] != documents_BS[:, :-1]
-    return place_BS - torch.where(fresh_BS, place_BS, 0).cummax(dim=1).values
+    place_S = torch.arange(documents_BS.shape[1], device=documents_BS.device)
+    return place_S - document_starts(documents_BS)
 
 
 def blocks(rows: Rows, *, block_size: int, mask_token_id: int, gamma: float) -> Blocks:

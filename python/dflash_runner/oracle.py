@@ -1,4 +1,4 @@
-"""The mask rule and attention once more, as loops: slow, in float64, and written from the rule alone.
+"""The mask rule once more, as loops, and attention in float64: written from the rule alone.
 
 Shapes: S context tokens, N anchors, K block size, Q = N*K, H query heads, G key-value heads, E head
 size, X = S+Q.
@@ -39,28 +39,22 @@ def visible_keys(
     return keys
 
 
-def attend(query_HQE: Tensor, key_GXE: Tensor, value_GXE: Tensor, *, visible: list[list[int]]) -> Tensor:
-    """Softmax attention of each query over its visible keys, one head and query at a time, [H,Q,E].
+def attend(query_HQE: Tensor, key_GXE: Tensor, value_GXE: Tensor, *, visible_QX: Tensor) -> Tensor:
+    """Softmax attention of each query over its visible keys, one head at a time, [H,Q,E].
+
+    The exponentials and their sum are written out: no attention of torch's own is in it.
 
     Args:
         query_HQE: float64.
         key_GXE: float64.
         value_GXE: float64.
-        visible: keys of each query.
+        visible_QX: bool; every query sees some key.
     """
     group = query_HQE.shape[0] // key_GXE.shape[0]
     heads = []
     for head in range(query_HQE.shape[0]):
-        key_XE, value_XE = key_GXE[head // group], value_GXE[head // group]
-        outputs = []
-        for place, keys in enumerate(visible):
-            scores = [
-                (query_HQE[head, place] * key_XE[key]).sum() / math.sqrt(query_HQE.shape[2]) for key in keys
-            ]
-            top = max(float(score.detach()) for score in scores)
-            weights = [torch.exp(score - top) for score in scores]
-            total = torch.stack(weights).sum()
-            terms = [weight / total * value_XE[key] for weight, key in zip(weights, keys, strict=True)]
-            outputs.append(torch.stack(terms).sum(dim=0))
-        heads.append(torch.stack(outputs))
+        score_QX = query_HQE[head] @ key_GXE[head // group].T / math.sqrt(query_HQE.shape[2])
+        score_QX = score_QX.masked_fill(~visible_QX, -math.inf)
+        weight_QX = torch.exp(score_QX - score_QX.detach().amax(dim=1, keepdim=True))
+        heads.append(weight_QX @ value_GXE[head // group] / weight_QX.sum(dim=1, keepdim=True))
     return torch.stack(heads)

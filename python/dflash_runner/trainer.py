@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dflash_runner import anchors, head, image, loss
-from dflash_runner.attention import sdpa
+from dflash_runner.attention import Attention, Dense, Over
 from dflash_runner.communicator import Communicator
 from dflash_runner.config import Configuration, DrafterSettings, TargetSettings
 from dflash_runner.frames import Piece
@@ -75,8 +75,12 @@ def drafter_config(drafter: DrafterSettings, target: TargetSettings) -> DrafterC
 class Trainer:
     """A drafter with its optimiser, and one open step."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, *, attention: Attention | None = None) -> None:
         """Build the model from the seed or an exported drafter, its optimiser and the frozen head.
+
+        Args:
+            configuration: of a drafter.
+            attention: another than the configured one, in tests.
 
         Raises:
             WorkerError: the target's or the exported drafter's directory does not fit.
@@ -85,12 +89,13 @@ class Trainer:
         self._seed = configuration.seed
         self._settings = settings
         self.config = drafter_config(configuration.drafter, configuration.target)
-        self.dtype = DTYPES[settings.compute_dtype]
-        self._head = head.load(Path(configuration.target.directory), dtype=self.dtype)
+        self.dtype, self.device = DTYPES[settings.compute_dtype], torch.device(configuration.device)
+        self.attention = attention or _attention(configuration, self.dtype)
+        self._head = head.load(Path(configuration.target.directory), dtype=self.dtype, device=self.device)
         _check_head(self._head, self.config)
         drafter = _initial(self.config, configuration)
         exact = {name: p.detach().clone() for name, p in drafter.named_parameters()}
-        self._drafter = drafter.to(self.dtype)
+        self._drafter = drafter.to(device=self.device, dtype=self.dtype)
         self.optimiser = Optimiser(
             self._drafter,
             config=AdamWConfig(
@@ -137,14 +142,20 @@ class Trainer:
             tensors["loss_mask"], pieces=pieces, seed=self._seed, epoch=epoch, places=self._settings.anchors
         )
         rows = loss.Rows(
-            hidden_BSC=tensors["hidden"][None].to(self.dtype),
-            tokens_BS=tensors["tokens"][None].long(),
-            loss_mask_BS=tensors["loss_mask"][None].bool(),
-            documents_BS=tensors["documents"][None].long(),
-            anchors_BN=chosen.anchors_N[None],
-            keep_BN=chosen.keep_N[None],
+            hidden_BSC=tensors["hidden"][None].to(self.device, self.dtype),
+            tokens_BS=tensors["tokens"][None].to(self.device, torch.int64),
+            loss_mask_BS=tensors["loss_mask"][None].to(self.device, torch.bool),
+            documents_BS=tensors["documents"][None].to(self.device, torch.int64),
+            anchors_BN=chosen.anchors_N[None].to(self.device),
+            keep_BN=chosen.keep_N[None].to(self.device),
         )
-        terms = score(self._drafter, rows=rows, frozen=self._head, gamma=self._settings.gamma)
+        terms = score(
+            self._drafter,
+            rows=rows,
+            frozen=self._head,
+            gamma=self._settings.gamma,
+            over=self.attention.over,
+        )
         numerator = terms.numerator_B.sum()
         if poison:
             numerator = numerator * math.nan
@@ -213,7 +224,9 @@ class Trainer:
         return image.tensors_digest(self.optimiser.masters())
 
 
-def score(drafter: Drafter, *, rows: loss.Rows, frozen: head.FrozenHead, gamma: float) -> loss.RowTerms:
+def score(
+    drafter: Drafter, *, rows: loss.Rows, frozen: head.FrozenHead, gamma: float, over: Over
+) -> loss.RowTerms:
     """The loss terms of rows: the one call site of training, warm-up and held-out loss.
 
     Args:
@@ -221,13 +234,22 @@ def score(drafter: Drafter, *, rows: loss.Rows, frozen: head.FrozenHead, gamma: 
         rows: with their anchors.
         frozen: the target's embedding and head.
         gamma: decay of the weights.
+        over: the attention.
 
     Compile: all dimensions static.
     """
     config = drafter.config
     blocks = loss.blocks(rows, block_size=config.block_size, mask_token_id=config.mask_token_id, gamma=gamma)
-    attend = sdpa(blocks.rule, dtype=rows.hidden_BSC.dtype)
-    return loss.terms(drafter, head=frozen, rows=rows, blocks=blocks, attend=attend)
+    return loss.terms(drafter, head=frozen, rows=rows, blocks=blocks, attend=over(blocks.rule))
+
+
+def _attention(configuration: Configuration, dtype: torch.dtype) -> Attention:
+    """The configured attention; the compiler is imported for the compiled one alone."""
+    if configuration.attention == "sdpa":
+        return Dense(dtype=dtype)
+    from dflash_runner.flex import Flex
+
+    return Flex(configuration.flex)
 
 
 def _initial(config: DrafterConfig, configuration: Configuration) -> Drafter:

@@ -1,8 +1,9 @@
 """Warm-up: every planned shape through the real call site, twice, and the certificate that proves it.
 
 The order of a warm-up: digest the state, first pass over all buckets, compare with the dense oracle
-at a small shape, restore the state, second pass, restore, digest again. On CPU under `attention: sdpa`
-nothing compiles, and the same contract says so: counted, not assumed.
+at a small shape, restore the state, second pass, restore, digest again, seal. On CPU under `attention:
+sdpa` nothing compiles, and the same contract says so: counted, not assumed. The compiler's settings are
+never assigned here, so none of this depends on the thread that asks: see `flex`.
 
 Source: README, Invariants, I1 and I3.
 """
@@ -24,8 +25,9 @@ from torch import Tensor
 from dflash_runner import host
 from dflash_runner.certificate import Certificate, Progress
 from dflash_runner.config import Configuration
+from dflash_runner.fold import fold
 from dflash_runner.image import tensors_digest
-from dflash_runner.watch import AttentionCalls, Watch, cache_counts, graphs
+from dflash_runner.watch import Calls, Watch, cache_counts, graphs
 
 PASSES = 2
 CACHE_NONE = "none"  # nothing is compiled under sdpa, so there is no cache to be cold or warm
@@ -37,6 +39,7 @@ class Ran:
 
     gradients: bool  # forward, backward and optimiser ran, and the parameters moved
     padded_anchors: bool  # the row had anchors that count and anchors that are padding
+    step_ms: float  # from the row to the end of the update, the device included
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +55,9 @@ class Subject(Protocol):
 
     def run(self, bucket: int) -> Ran:
         """The real call site at one bucket, as an order would reach it."""
+
+    def calls(self, *, named: bool) -> Calls:
+        """Counts this subject's attention while open; with `named`, records what ran as well."""
 
     def oracle(self) -> Difference:
         """A comparison with loops at a small shape."""
@@ -106,9 +112,10 @@ def prepare_torch(configuration: Configuration) -> None:
     torch.set_num_threads(configuration.threads)
     torch.set_num_interop_threads(1)
     torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and hides no bug here
-    # What torch.use_deterministic_algorithms(True) sets, without the compiler that it imports for a
-    # setting of its own: seconds of every start, and nothing compiles on a CPU.
-    torch._C._set_deterministic_algorithms(True, warn_only=False)  # noqa: SLF001
+    if configuration.device == "cpu":
+        # What torch.use_deterministic_algorithms(True) sets, without the compiler that it imports for
+        # a setting of its own: seconds of every start, and nothing compiles on a CPU.
+        torch._C._set_deterministic_algorithms(True, warn_only=False)  # noqa: SLF001
     torch.manual_seed(configuration.seed)
     random.seed(configuration.seed)
 
@@ -134,11 +141,11 @@ def warm_up(
         WorkerError: fatal, where flex attention ran dense.
     """
     clock.skip()
-    saved = {name: tensor.detach().clone() for name, tensor in subject.changing().items()}
+    saved = {name: _copy(tensor) for name, tensor in subject.changing().items()}
     generators = _generators()
     before = _digest(subject)
     graphs_before, cache_before = graphs(), cache_counts()
-    with AttentionCalls() as attention:
+    with subject.calls(named=False) as unnamed:
         first = _run_pass(subject, configuration, watch, progress, phase="first_pass")
     clock.lap("first_pass")
     progress(Progress(phase="oracle", done=0, total=1))
@@ -146,7 +153,7 @@ def warm_up(
     progress(Progress(phase="oracle", done=1, total=1))
     clock.lap("oracle")
     _restore(subject, saved, generators)
-    with attention:
+    with subject.calls(named=True) as named:
         second = _run_pass(subject, configuration, watch, progress, phase="second_pass")
     clock.lap("second_pass")
     _restore(subject, saved, generators)
@@ -161,16 +168,16 @@ def warm_up(
         buckets=configuration.training.buckets,
         passes=PASSES,
         graphs=graphs() - graphs_before,
-        cache=CACHE_NONE if graphs() == graphs_before else ("warm" if misses == 0 else "cold"),
+        cache=_cache(compiled=graphs() > graphs_before, hits=hits, misses=misses),
         cache_hits=hits,
         cache_misses=misses,
         seconds=seconds,
-        kernels=tuple(sorted(attention.calls)),
-        attention_calls=sum(attention.calls.values()),
+        kernels=tuple(sorted({*unnamed.kernels, *named.kernels})),
+        attention_calls=unnamed.total + named.total,
         dense_calls=watch.dense_calls,
         first_pass_compiles=first.compiles,
         second_pass_compiles=second.compiles,
-        peak_bytes=host.peak_bytes(),
+        peak_bytes=_peak_bytes(configuration),
         step_ms=second.step_ms,
         digest_before=before,
         digest_after=after,
@@ -196,6 +203,7 @@ def fingerprint(configuration: Configuration, shapes: Mapping[str, object]) -> s
         "device": configuration.device,
         "threads": configuration.threads,
         "attention": configuration.attention,
+        "flex": asdict(configuration.flex),
         "training": asdict(configuration.training),
         "shapes": dict(shapes),
         "torch": torch.__version__,
@@ -216,14 +224,12 @@ def _run_pass(
     """One run of every bucket, in order."""
     compiles = watch.compiles
     buckets = configuration.training.buckets
-    ran, step_ms = [], 0.0
+    ran = []
     for done, bucket in enumerate(buckets):
         progress(Progress(phase=phase, bucket=bucket, done=done, total=len(buckets)))
-        start = time.perf_counter()
         ran.append(subject.run(bucket))
-        step_ms = (time.perf_counter() - start) * 1000
     progress(Progress(phase=phase, bucket=buckets[-1], done=len(buckets), total=len(buckets)))
-    return _Pass(ran=tuple(ran), compiles=watch.compiles - compiles, step_ms=step_ms)
+    return _Pass(ran=tuple(ran), compiles=watch.compiles - compiles, step_ms=ran[-1].step_ms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,22 +237,52 @@ class _Generators:
     """The state of every generator of random numbers that a run might use."""
 
     torch_state: Tensor
+    device_states: list[Tensor]
     python_state: object
 
 
 def _generators() -> _Generators:
-    return _Generators(torch_state=torch.get_rng_state(), python_state=random.getstate())
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return _Generators(
+        torch_state=torch.get_rng_state(), device_states=devices, python_state=random.getstate()
+    )
 
 
 def _restore(subject: Subject, saved: Mapping[str, Tensor], generators: _Generators) -> None:
     """Parameters, optimiser state and generators as they were."""
     subject.restore(saved)
     torch.set_rng_state(generators.torch_state)
+    if generators.device_states:
+        torch.cuda.set_rng_state_all(generators.device_states)
     random.setstate(generators.python_state)  # type: ignore[arg-type]
 
 
 def _digest(subject: Subject) -> bytes:
-    """SHA-256 of parameters, optimiser state and generators."""
+    """SHA-256 of parameters, optimiser state and generators; of what is on a device, of its fold."""
     python = torch.frombuffer(bytearray(repr(random.getstate()).encode()), dtype=torch.uint8)
     generators = {"rng.torch": torch.get_rng_state(), "rng.python": python}
-    return tensors_digest({**subject.state(), **generators})
+    for number, state in enumerate(_generators().device_states):
+        generators[f"rng.device.{number}"] = state
+    held = {name: tensor if tensor.is_cpu else fold(tensor) for name, tensor in subject.state().items()}
+    return tensors_digest({**held, **generators})
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy to restore from; of zeros, which the moments of a fresh optimiser are, just one."""
+    if tensor.is_cpu or bool(tensor.any()):
+        return tensor.detach().clone()
+    return tensor.new_zeros(()).expand_as(tensor)
+
+
+def _cache(*, compiled: bool, hits: int, misses: int) -> str:
+    """Warm where everything came from the cache; a miss writes an entry, so one of them is cold."""
+    if not compiled:
+        return CACHE_NONE
+    return "warm" if hits > 0 and misses == 0 else "cold"
+
+
+def _peak_bytes(configuration: Configuration) -> int:
+    """The most memory held so far: of the device, or on a CPU of the host."""
+    if configuration.device == "cpu":
+        return host.peak_bytes()
+    return torch.cuda.max_memory_allocated(configuration.device)

@@ -2,22 +2,60 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dflash_runner import oracle
-from dflash_runner.attention import Rule, sdpa
+from dflash_runner.attention import Rule
 from dflash_runner.communicator import Communicator
 from dflash_runner.config import Configuration
+from dflash_runner.fold import fold
 from dflash_runner.frames import Piece
 from dflash_runner.trainer import DTYPES, Trainer
 from dflash_runner.warmup import Difference, Ran
+from dflash_runner.watch import AttentionCalls, Calls, CompiledCalls
 
 _LEARNING_RATE = 1e-3  # any that moves the parameters: they are restored
 _TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 5e-2}
-_ORACLE_TOKENS, _ORACLE_BLOCK = 12, 3
+_ORACLE_TOKENS, _ORACLE_QUERIES = 384, 256  # of compiled attention: three tiles of context, two of noise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Case:
+    """A row to compare at."""
+
+    anchors: list[int]
+    keep: list[bool]
+    documents: list[int]
+    block_size: int
+
+    def rule(self, device: torch.device) -> Rule:
+        """As the attention takes it."""
+        return Rule(
+            anchors_BN=torch.tensor([self.anchors], device=device),
+            keep_BN=torch.tensor([self.keep], device=device),
+            documents_BS=torch.tensor([self.documents], device=device),
+            block_size=self.block_size,
+        )
+
+    def visible(self) -> Tensor:
+        """As loops find it, bool [Q,X]."""
+        queries = len(self.anchors) * self.block_size
+        visible_QX = torch.zeros(queries, len(self.documents) + queries, dtype=torch.bool)
+        for query in range(queries):
+            keys = oracle.visible_keys(
+                query,
+                anchors=self.anchors,
+                keep=self.keep,
+                documents=self.documents,
+                block_size=self.block_size,
+            )
+            visible_QX[query, keys] = True
+        return visible_QX
 
 
 class DrafterSubject:
@@ -30,53 +68,76 @@ class DrafterSubject:
 
     def run(self, bucket: int) -> Ran:
         """One row of two documents and padding, with padding anchors: a step from row to update."""
-        before = self._trainer.parameters_digest()
+        before = self._contents()
         tensors, pieces = self._row(bucket)
+        start = time.perf_counter()
         anchors = self._trainer.micro_step(tensors, row=1, epoch=0, pieces=pieces)
         alone = Communicator("", number=1, world=1, rank=0)  # no peer is ready yet: the sum is the own one
         figures = self._trainer.reduce(alone)
         self._trainer.apply(lr=_LEARNING_RATE)
-        moved = self._trainer.parameters_digest() != before
+        if self._trainer.device.type == "cuda":
+            torch.cuda.synchronize(self._trainer.device)
+        step_ms = (time.perf_counter() - start) * 1000
+        moved = self._contents() != before
         return Ran(
             gradients=figures.finite and figures.norm > 0 and moved,
             padded_anchors=0 < anchors < self._configuration.training.anchors,
+            step_ms=step_ms,
         )
+
+    def calls(self, *, named: bool) -> Calls:
+        """Counts the trainer's attention."""
+        counter = self._trainer.attention.counter
+        if counter is None:
+            return AttentionCalls()
+        return CompiledCalls(counter, device=self._trainer.device.type, named=named)
 
     def oracle(self) -> Difference:
-        """The attention and its gradients at a small shape, against loops in float64.
+        """The attention and its gradients at a small shape, against dense float64.
 
-        Documents, padding tokens and a padding anchor are among it.
+        Documents, padding tokens and a padding anchor are among it. The visible keys are found by
+        loops. The difference is in units of the largest value, where that is above 1.
         """
-        config, dtype = self._trainer.config, self._trainer.dtype
-        documents, anchors, keep = [0] * 5 + [1] * 5 + [-1] * 2, [2, 3, 7, 7], [True, True, True, False]
-        rule = Rule(
-            anchors_BN=torch.tensor([anchors]),
-            keep_BN=torch.tensor([keep]),
-            documents_BS=torch.tensor([documents]),
-            block_size=_ORACLE_BLOCK,
-        )
+        case = self._oracle_case()
+        config, dtype, device = self._trainer.config, self._trainer.dtype, self._trainer.device
         generator = torch.Generator().manual_seed(0)
-        queries = len(anchors) * _ORACLE_BLOCK
-        shapes = [(config.heads, queries)] + 2 * [(config.kv_heads, _ORACLE_TOKENS + queries)]
+        queries, tokens = len(case.anchors) * case.block_size, len(case.documents)
+        shapes = [(config.heads, queries)] + 2 * [(config.kv_heads, tokens + queries)]
         drawn = [
-            torch.randn(1, *shape, config.head_dim, generator=generator).to(dtype).requires_grad_()
+            torch.randn(1, *shape, config.head_dim, generator=generator).to(device, dtype).requires_grad_()
             for shape in shapes
         ]
         exact = [tensor.detach()[0].double().requires_grad_() for tensor in drawn]
-        visible = [
-            oracle.visible_keys(
-                query, anchors=anchors, keep=keep, documents=documents, block_size=_ORACLE_BLOCK
-            )
-            for query in range(queries)
-        ]
-        got = sdpa(rule, dtype=dtype)(*drawn)
-        want = oracle.attend(*exact, visible=visible)
-        seed = torch.randn(want.shape, generator=generator)
-        got.backward(seed[None].to(dtype))
-        want.backward(seed.to(dtype).double())
+        got = self._trainer.attention.over(case.rule(device))(*drawn)
+        want = oracle.attend(*exact, visible_QX=case.visible().to(device))
+        seed = torch.randn(want.shape, generator=generator).to(device, dtype)
+        got.backward(seed[None])
+        want.backward(seed.double())
         pairs = [(got[0], want), *((a.grad[0], b.grad) for a, b in zip(drawn, exact, strict=True))]
+        scale = max(1.0, *(float(exact.detach().abs().max()) for _, exact in pairs))
         largest = max(float((a.detach().double() - b.detach()).abs().max()) for a, b in pairs)
-        return Difference(largest=largest, tolerance=_TOLERANCE[dtype])
+        return Difference(largest=largest / scale, tolerance=_TOLERANCE[dtype])
+
+    def _oracle_case(self) -> _Case:
+        """A row small enough for loops; for compiled kernels, of several tiles and the real block."""
+        if self._trainer.attention.counter is None:
+            return _Case(
+                anchors=[2, 3, 7, 7],
+                keep=[True, True, True, False],
+                documents=[0] * 5 + [1] * 5 + [-1] * 2,
+                block_size=3,
+            )
+        size = self._trainer.config.block_size
+        places = -(-_ORACLE_QUERIES // size)
+        tokens = _ORACLE_TOKENS + self._configuration.training.buckets[0] % 128
+        first, used = tokens // 3, tokens - 20
+        spread = [1 + place * (used - 2) // (places - 1) for place in range(places - 1)]
+        return _Case(
+            anchors=[*spread, spread[-1]],
+            keep=[True] * (places - 1) + [False],
+            documents=[0] * first + [1] * (used - first) + [-1] * (tokens - used),
+            block_size=size,
+        )
 
     def state(self) -> Mapping[str, Tensor]:
         """Masters, moments and the optimiser's count."""
@@ -97,6 +158,10 @@ class DrafterSubject:
         names = ("layers", "hidden_size", "intermediate_size", "heads", "kv_heads", "head_dim", "vocab_size")
         shape = {name: getattr(config, name) for name in names}
         return {**shape, "block_size": config.block_size, "captured": list(config.target_layer_ids)}
+
+    def _contents(self) -> list[list[int]]:
+        """What the masters hold, folded where they are."""
+        return [fold(master).tolist() for master in self._trainer.optimiser.masters().values()]
 
     def _row(self, bucket: int) -> tuple[dict[str, Tensor], list[Piece]]:
         """A row of two documents with a stretch of padding, and one anchor place left over.

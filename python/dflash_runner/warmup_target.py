@@ -5,6 +5,7 @@ Shapes: S tokens, L captured layers, D hidden size, C = L*D.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import torch
@@ -14,6 +15,7 @@ from dflash_runner.config import Configuration
 from dflash_runner.frozen import FrozenTarget
 from dflash_runner.packing import Packed
 from dflash_runner.warmup import Difference, Ran
+from dflash_runner.watch import AttentionCalls, Calls
 
 # Relative, see `difference`. Random models of six blocks gave 2e-6, 2e-2 and 8e-2 at most; a leak between
 # documents, a position or a window gone wrong gave 0.3 and more (test_families.py).
@@ -35,8 +37,14 @@ class TargetSubject:
         """One row of two documents and padding, through the function that makes rows."""
         first = bucket // 2
         row = self._row([first, max(1, bucket - first - max(1, bucket // 8))], bucket)
+        start = time.perf_counter()
         hidden_SC = self._target.hidden_states(row)
-        return Ran(gradients=hidden_SC.requires_grad, padded_anchors=False)
+        step_ms = (time.perf_counter() - start) * 1000
+        return Ran(gradients=hidden_SC.requires_grad, padded_anchors=False, step_ms=step_ms)
+
+    def calls(self, *, named: bool) -> Calls:  # noqa: ARG002 it costs nothing here
+        """Counts calls of torch's own attention, which the model makes."""
+        return AttentionCalls()
 
     @torch.inference_mode()
     def oracle(self) -> Difference:

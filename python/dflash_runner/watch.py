@@ -13,13 +13,15 @@ import importlib.util
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any
+from types import ModuleType, TracebackType
+from typing import Any, Protocol, Self
 
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
+from torch.profiler import ProfilerActivity, profile
 
+from dflash_runner.attention import AttentionCounter
 from dflash_runner.errors import Kind, WorkerError
 
 _FLEX = "torch._higher_order_ops.flex_attention"
@@ -66,7 +68,15 @@ class Watch:
         Raises:
             WorkerError: fatal, with the counts; every later call raises too.
         """
-        if self._sealed is None or self._sealed == (self.compiles, self.dense_calls):
+        if self._sealed is None:
+            return
+        if self._is_deaf():
+            raise WorkerError(
+                Kind.FATAL,
+                "check compile contract: want every compile counted, got a compiler that was reset",
+                hint="something called torch._dynamo.reset, which forgets who listens",
+            )
+        if self._sealed == (self.compiles, self.dense_calls):
             return
         compiles, dense = self.compiles - self._sealed[0], self.dense_calls - self._sealed[1]
         raise WorkerError(
@@ -74,6 +84,14 @@ class Watch:
             f"check compile contract: want no compile and no dense flex attention after warm-up, "
             f"got {compiles} and {dense}",
             hint="a shape, dtype or gradient mode reached this worker that warm-up did not run",
+        )
+
+    def _is_deaf(self) -> bool:
+        """Whether the compiler is there and does not tell of compiles any more."""
+        compiler = sys.modules.get(_COMPILER)
+        return (
+            compiler is not None
+            and self._on_compile not in compiler.callback.callback_handler.start_callbacks
         )
 
     def _on_compile(self, *_: Any) -> None:
@@ -91,6 +109,63 @@ class Watch:
         return dense
 
 
+class Calls(Protocol):
+    """What attention was called while it was open."""
+
+    def __enter__(self) -> Self:
+        """Count from here."""
+
+    def __exit__(self, *_: Any) -> None:
+        """Count to here."""
+
+    @property
+    def total(self) -> int:
+        """How many calls."""
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of what ran, sorted."""
+
+
+class CompiledCalls:
+    """Counts the calls of a compiled attention while it is open, and names the kernels that ran.
+
+    A function mode like `AttentionCalls` would be part of what the compiler guards on, and so make
+    graphs that training never meets; names are what the device says that it ran.
+    """
+
+    def __init__(self, counter: AttentionCounter, *, device: str, named: bool) -> None:
+        """Count from nothing.
+
+        Args:
+            counter: of the attention.
+            device: type of the device.
+            named: whether to record kernels, which costs the device's profiler.
+        """
+        self.total = 0
+        self.kernels: tuple[str, ...] = ()
+        self._counter = counter
+        activity = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
+        self._profile = profile(activities=[activity], acc_events=True) if named else None
+
+    def __enter__(self) -> Self:
+        """Count from here."""
+        self._before = self._counter.calls
+        if self._profile is not None:
+            self._profile.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Count to here."""
+        self.total = self._counter.calls - self._before
+        if self._profile is not None:
+            self._profile.__exit__(kind, error, trace)
+            names = {event.key for event in self._profile.key_averages()}
+            self.kernels = tuple(sorted(name for name in names if "flex_attention" in name))
+
+
 class AttentionCalls(TorchFunctionMode):
     """Counts the attention kernels called while it is open, by name."""
 
@@ -98,6 +173,16 @@ class AttentionCalls(TorchFunctionMode):
         """Count from nothing."""
         super().__init__()
         self.calls: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        """How many calls."""
+        return sum(self.calls.values())
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of what was called, sorted."""
+        return tuple(sorted(self.calls))
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -123,6 +208,9 @@ def graphs() -> int:
 def cache_counts() -> tuple[int, int]:
     """Hits and misses of the compiler's cache so far.
 
+    A graph that could not be read back or be cached is a miss: its kernels were made anew. Whether the
+    cheaper cache before it, of joint graphs, knew the graph decides seconds and no kernels.
+
     Source: `torch._dynamo.utils.counters`.
     """
     if _COMPILER not in sys.modules:
@@ -130,7 +218,8 @@ def cache_counts() -> tuple[int, int]:
     from torch._dynamo.utils import counters
 
     inductor = counters["inductor"]
-    return int(inductor["fxgraph_cache_hit"]), int(inductor["fxgraph_cache_miss"])
+    misses = inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"]
+    return int(inductor["fxgraph_cache_hit"]), int(misses)
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
@@ -155,7 +244,10 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._then = then
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None  # noqa: ARG002
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
         """The module's own spec with a loader that calls back; None for any other module."""
         if fullname != self._name:

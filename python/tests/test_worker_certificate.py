@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.callback
-from dflash_runner import attention, config, image, trainer, warmup, warmup_drafter
+from dflash_runner import attention, config, image, trainer, warmup
 from dflash_runner.certificate import Certificate, Progress
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.evaluation import Evaluator
@@ -130,7 +130,8 @@ def test_counts_attention_that_did_not_run(certify: Callable[..., Certificate]) 
     def skips(_: DrafterSubject, run: Any) -> Any:
         def sometimes(bucket: int) -> warmup.Ran:
             runs.append(bucket)
-            return warmup.Ran(gradients=False, padded_anchors=True) if len(runs) == 3 else run(bucket)
+            nothing = warmup.Ran(gradients=False, padded_anchors=True, step_ms=1.0)
+            return nothing if len(runs) == 3 else run(bucket)
 
         return sometimes
 
@@ -174,13 +175,13 @@ def test_oracle_sees_a_wrong_mask(certify: Callable[..., Certificate], monkeypat
 
 def test_oracle_sees_a_wrong_gradient(certify: Callable[..., Certificate], monkeypatch: Any) -> None:
     """A right forward with a wrong backward is not enough."""
-    real = warmup_drafter.sdpa
+    real = attention.sdpa
 
     def cut(*args: Any, **kwargs: Any) -> Any:
         attend = real(*args, **kwargs)
         return lambda query, key, value: attend(query, key.detach() + 0 * key, value)
 
-    monkeypatch.setattr(warmup_drafter, "sdpa", cut)
+    monkeypatch.setattr(attention, "sdpa", cut)
     certificate = certify()
     assert certificate.dense_difference > certificate.dense_tolerance
 

@@ -240,7 +240,10 @@ def test_waiting_for_peers_ends_by_an_abort(tmp_path: Path) -> None:
     [
         ("role", 0, "role: want"),
         ("threads", 0, "threads: want at least 1, got 0"),
-        ("device", "cuda:0", "device: want cpu"),
+        ("device", "cuda:1", "device: want cpu or cuda:0"),
+        ("attention", "flex", "attention: want sdpa on device cpu, where flex_attention has no backward"),
+        ("flex.block_m", 48, "flex.block_m: want a power of two"),
+        ("flex.backend", "flash", "flex.backend: want triton, got 'flash'"),
         ("world_size", 3, "rows_per_step: want a multiple of world_size 3"),
         ("rank", 1, "rank: want below"),
         ("generation", 0, "generation: want at least 1"),
@@ -277,6 +280,29 @@ def test_configurations_are_checked(tmp_path: Path, path: str, value: object, wa
         getattr(at, name).extend(value)
     else:
         setattr(at, name, value)
+    with pytest.raises(ValueError, match=re.escape(want)):
+        config.from_message(message)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "want"),
+    [
+        ("role", 1, "device: want cpu for a target"),
+        ("training.compute_dtype", "float32", "compute_dtype: want bfloat16 with attention flex"),
+        ("drafter.head_dim", 8, "head_dim: want at least 16 with attention flex, got 8"),
+    ],
+)
+def test_compiled_attention_is_for_a_drafter_on_a_gpu(
+    tmp_path: Path, path: str, value: object, want: str
+) -> None:
+    """It is taken there, with its options; whatever cannot run it is told."""
+    message = configuration(tmp_path, device="cuda:0", attention="flex")
+    message.training.compute_dtype, message.drafter.head_dim = "bfloat16", 16
+    message.flex.warps, message.flex.backward_stages = 8, 3
+    got = config.from_message(message).flex
+    assert (got.backend, got.warps, got.backward_stages, got.block_m) == ("triton", 8, 3, 0)
+    part, _, name = path.rpartition(".")
+    setattr(getattr(message, part) if part else message, name, value)
     with pytest.raises(ValueError, match=re.escape(want)):
         config.from_message(message)
 

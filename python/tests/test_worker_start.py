@@ -183,7 +183,7 @@ def test_refuses_a_configuration_with_its_path(host: Host, tmp_path: Path) -> No
     with pytest.raises(grpc.RpcError) as refused:
         host.control.Configure(wrong, timeout=DEADLINE_S)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "attention: want sdpa, got 'dense'" in refused.value.details()
+    assert "attention: want sdpa or flex, got 'dense'" in refused.value.details()
     assert dict(refused.value.trailing_metadata())[control.KIND_KEY] == "invalid"
     with pytest.raises(grpc.RpcError) as again:
         host.control.Configure(wrong, timeout=DEADLINE_S)

@@ -65,6 +65,8 @@ def test_certificates_hold(cluster: Cluster) -> None:
         assert certificate.attention_calls == count * len(BUCKETS) * 2
         assert list(certificate.buckets) == list(BUCKETS)
         assert (certificate.dense_calls, certificate.second_pass_compiles, certificate.graphs) == (0, 0, 0)
+        told = {field.name for field, _ in certificate.ListFields()}  # zeros included, as they are counts
+        assert told == {field.name for field in certificate.DESCRIPTOR.fields}
         assert 0 < certificate.dense_difference <= certificate.dense_tolerance
         assert list(certificate.kernels) == ["scaled_dot_product_attention"]
         assert certificate.step_ms > 0

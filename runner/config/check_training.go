@@ -56,8 +56,39 @@ func (k *checker) buckets() {
 	}
 }
 
+// minFlexHeadDim is the least that the matrix products of the kernels take.
+const minFlexHeadDim = 16
+
+// flex checks what compiled attention asks for.
+func (k *checker) flex() {
+	f, where := k.Drafter.Flex, "drafter.flex."
+	for _, size := range []struct {
+		key   string
+		value int
+	}{
+		{"block_m", f.BlockM}, {"block_n", f.BlockN}, {"warps", f.Warps},
+		{"backward_block_m1", f.BackwardBlockM1}, {"backward_block_n1", f.BackwardBlockN1},
+		{"backward_block_m2", f.BackwardBlockM2}, {"backward_block_n2", f.BackwardBlockN2},
+		{"backward_warps", f.BackwardWarps},
+	} {
+		if size.value&(size.value-1) != 0 && k.ok(where+size.key) {
+			k.add(where+size.key, "0 leaves it to torch", "want a power of two, got %d", size.value)
+		}
+	}
+	if k.Drafter.Attention != "flex" || k.Workers.Device == "cpu" {
+		return
+	}
+	if got := k.Training.ComputeDType; got != "bfloat16" && k.ok("training.compute_dtype") {
+		k.add("training.compute_dtype", "float32 queries make the backward an order of magnitude slower", "want bfloat16 with drafter.attention flex, got %s", got)
+	}
+	if got := k.Drafter.HeadDim; got != 0 && got < minFlexHeadDim && k.ok("drafter.head_dim") {
+		k.add("drafter.head_dim", "", "want at least %d with drafter.attention flex, got %d", minFlexHeadDim, got)
+	}
+}
+
 func (k *checker) workers() {
 	w := k.Workers
+	k.flex()
 	if w.Device == "cpu" {
 		if k.Drafter.Attention == "flex" {
 			k.add("drafter.attention", "flex_attention has no backward on a CPU", "want sdpa on device cpu, got flex")

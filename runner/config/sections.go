@@ -132,8 +132,37 @@ type Drafter struct {
 	InitFrom string `yaml:"init_from"`
 	// Attention of training: sdpa is explicit and dense, flex is compiled and needs a GPU. Default sdpa.
 	Attention string `yaml:"attention" enum:"sdpa|flex"`
+	// Flex says how the kernels of attention flex are built.
+	Flex Flex `yaml:"flex"`
 	// MaskTokenID is the token that stands for an unknown one; -1: the tokenizer's mask token. Default -1.
 	MaskTokenID int `yaml:"mask_token_id" min:"-1" max:"2147483647"`
+}
+
+// Flex is how the kernels of compiled attention are built. What was measured on
+// an H200 was measured with torch's own sizes, so they are the default.
+type Flex struct {
+	// Backend of the kernels, pinned: torch's own choice depends on the shape. Default triton.
+	Backend string `yaml:"backend" enum:"triton"`
+	// BlockM is how many queries a program of the forward holds, a power of two; 0: torch's choice. Default 0.
+	BlockM int `yaml:"block_m" min:"0" max:"128"`
+	// BlockN is how many keys a turn of the forward reads, a power of two; 0: torch's choice. Default 0.
+	BlockN int `yaml:"block_n" min:"0" max:"128"`
+	// Warps of a program of the forward, a power of two; 0: torch's choice. Default 0.
+	Warps int `yaml:"warps" min:"0" max:"16"`
+	// Stages of the forward's pipeline; 0: torch's choice. Default 0.
+	Stages int `yaml:"stages" min:"0" max:"8"`
+	// BackwardBlockM1 is how many queries a turn of the keys' backward reads, a power of two; 0: torch's choice. Default 0.
+	BackwardBlockM1 int `yaml:"backward_block_m1" min:"0" max:"128"`
+	// BackwardBlockN1 is how many keys a program of the keys' backward holds, a power of two; 0: torch's choice. Default 0.
+	BackwardBlockN1 int `yaml:"backward_block_n1" min:"0" max:"128"`
+	// BackwardBlockM2 is how many queries a program of the queries' backward holds, a power of two; 0: torch's choice. Default 0.
+	BackwardBlockM2 int `yaml:"backward_block_m2" min:"0" max:"128"`
+	// BackwardBlockN2 is how many keys a turn of the queries' backward reads, a power of two; 0: torch's choice. Default 0.
+	BackwardBlockN2 int `yaml:"backward_block_n2" min:"0" max:"128"`
+	// BackwardWarps of a program of the backward, a power of two; 0: torch's choice. Default 0.
+	BackwardWarps int `yaml:"backward_warps" min:"0" max:"16"`
+	// BackwardStages of the backward's pipeline; 0: torch's choice. Default 0.
+	BackwardStages int `yaml:"backward_stages" min:"0" max:"8"`
 }
 
 // Data is what is trained on.

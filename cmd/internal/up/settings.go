@@ -71,14 +71,24 @@ func (s *settings) configuration(life runner.Life, d *rundir, data dataset, devi
 	out := &workerv1.Configuration{Rank: uint32(life.Worker.Rank), WorldSize: uint32(c.Workers.Drafters),
 		Generation: uint32(life.Generation), Device: device, Threads: uint32(c.Workers.Threads), Seed: c.Run.Seed,
 		Attention: c.Drafter.Attention, Target: s.target, Drafter: s.drafter, Training: s.training,
-		CommunicatorDirectory: d.join("communicators"), TrainData: data.train}
+		CommunicatorDirectory: d.join("communicators"), TrainData: data.train, Flex: flex(c.Drafter.Flex)}
 	if life.Worker.Role == runner.Target {
+		out.Attention, out.Flex = "sdpa", nil // nothing of a target is compiled
 		out.Role = workerv1.Role_ROLE_TARGET
 		out.HeldoutData, out.Prompts = data.heldout, data.prompts
 	} else {
 		out.Role = workerv1.Role_ROLE_DRAFTER
 	}
 	return out
+}
+
+// flex is how the kernels of compiled attention are built, as a worker is told.
+func flex(f config.Flex) *workerv1.Flex {
+	return &workerv1.Flex{Backend: f.Backend,
+		BlockM: uint32(f.BlockM), BlockN: uint32(f.BlockN), Warps: uint32(f.Warps), Stages: uint32(f.Stages),
+		BackwardBlockM1: uint32(f.BackwardBlockM1), BackwardBlockN1: uint32(f.BackwardBlockN1),
+		BackwardBlockM2: uint32(f.BackwardBlockM2), BackwardBlockN2: uint32(f.BackwardBlockN2),
+		BackwardWarps: uint32(f.BackwardWarps), BackwardStages: uint32(f.BackwardStages)}
 }
 
 // corpus is the configuration's corpus as jobs are told it.

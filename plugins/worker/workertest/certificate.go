@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 
+	"google.golang.org/protobuf/proto"
+
 	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
 )
 
@@ -38,7 +40,9 @@ func Certificate(cfg *workerv1.Configuration, device string) *workerv1.Certifica
 		Seconds: map[string]float64{"build": 0.1, "first_pass": 0.2, "second_pass": 0.1, "oracle": 0.1, "total": 0.5},
 		Kernels: []string{"scaled_dot_product_attention"}, AttentionCalls: uint64(layers) * uint64(len(buckets)) * 2,
 		PeakBytes: 1 << 20, StepMs: 3.5, DigestBefore: state[:], DigestAfter: state[:],
-		DenseDifference: 1e-6, DenseTolerance: 1e-4, Device: device, Torch: "2.11.0",
-		Environment: map[string]string{"OMP_NUM_THREADS": "1"}, Gradients: drafter, PaddedAnchors: drafter,
+		Graphs: proto.Uint32(0), CacheHits: proto.Uint32(0), CacheMisses: proto.Uint32(0), DenseCalls: proto.Uint64(0),
+		FirstPassCompiles: proto.Uint32(0), SecondPassCompiles: proto.Uint32(0),
+		DenseDifference: proto.Float64(1e-6), DenseTolerance: 1e-4, Device: device, Torch: "2.11.0",
+		Environment: map[string]string{"OMP_NUM_THREADS": "1"}, Gradients: proto.Bool(drafter), PaddedAnchors: proto.Bool(drafter),
 	}
 }

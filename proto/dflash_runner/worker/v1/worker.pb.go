@@ -252,6 +252,7 @@ type Configuration struct {
 	TrainData             string                 `protobuf:"bytes,13,opt,name=train_data,json=trainData,proto3" json:"train_data,omitempty"`                                     // directory that `prepare` wrote
 	HeldoutData           string                 `protobuf:"bytes,14,opt,name=heldout_data,json=heldoutData,proto3" json:"heldout_data,omitempty"`                               // likewise; target workers only
 	Prompts               string                 `protobuf:"bytes,15,opt,name=prompts,proto3" json:"prompts,omitempty"`                                                          // prompts.safetensors; target workers only
+	Flex                  *Flex                  `protobuf:"bytes,16,opt,name=flex,proto3" json:"flex,omitempty"`                                                                // of attention "flex"
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -391,6 +392,139 @@ func (x *Configuration) GetPrompts() string {
 	return ""
 }
 
+func (x *Configuration) GetFlex() *Flex {
+	if x != nil {
+		return x.Flex
+	}
+	return nil
+}
+
+// Flex says how the kernels of compiled attention are built: sizes in elements,
+// 0 leaves one to torch.
+type Flex struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Backend         string                 `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`              // "triton"
+	BlockM          uint32                 `protobuf:"varint,2,opt,name=block_m,json=blockM,proto3" json:"block_m,omitempty"` // forward: queries of a program, and keys of its inner loop
+	BlockN          uint32                 `protobuf:"varint,3,opt,name=block_n,json=blockN,proto3" json:"block_n,omitempty"`
+	Warps           uint32                 `protobuf:"varint,4,opt,name=warps,proto3" json:"warps,omitempty"`
+	Stages          uint32                 `protobuf:"varint,5,opt,name=stages,proto3" json:"stages,omitempty"`
+	BackwardBlockM1 uint32                 `protobuf:"varint,6,opt,name=backward_block_m1,json=backwardBlockM1,proto3" json:"backward_block_m1,omitempty"` // backward, for keys and values: queries of its inner loop, keys
+	BackwardBlockN1 uint32                 `protobuf:"varint,7,opt,name=backward_block_n1,json=backwardBlockN1,proto3" json:"backward_block_n1,omitempty"`
+	BackwardBlockM2 uint32                 `protobuf:"varint,8,opt,name=backward_block_m2,json=backwardBlockM2,proto3" json:"backward_block_m2,omitempty"` // backward, for queries: queries, keys of its inner loop
+	BackwardBlockN2 uint32                 `protobuf:"varint,9,opt,name=backward_block_n2,json=backwardBlockN2,proto3" json:"backward_block_n2,omitempty"`
+	BackwardWarps   uint32                 `protobuf:"varint,10,opt,name=backward_warps,json=backwardWarps,proto3" json:"backward_warps,omitempty"`
+	BackwardStages  uint32                 `protobuf:"varint,11,opt,name=backward_stages,json=backwardStages,proto3" json:"backward_stages,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Flex) Reset() {
+	*x = Flex{}
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Flex) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Flex) ProtoMessage() {}
+
+func (x *Flex) ProtoReflect() protoreflect.Message {
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Flex.ProtoReflect.Descriptor instead.
+func (*Flex) Descriptor() ([]byte, []int) {
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Flex) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *Flex) GetBlockM() uint32 {
+	if x != nil {
+		return x.BlockM
+	}
+	return 0
+}
+
+func (x *Flex) GetBlockN() uint32 {
+	if x != nil {
+		return x.BlockN
+	}
+	return 0
+}
+
+func (x *Flex) GetWarps() uint32 {
+	if x != nil {
+		return x.Warps
+	}
+	return 0
+}
+
+func (x *Flex) GetStages() uint32 {
+	if x != nil {
+		return x.Stages
+	}
+	return 0
+}
+
+func (x *Flex) GetBackwardBlockM1() uint32 {
+	if x != nil {
+		return x.BackwardBlockM1
+	}
+	return 0
+}
+
+func (x *Flex) GetBackwardBlockN1() uint32 {
+	if x != nil {
+		return x.BackwardBlockN1
+	}
+	return 0
+}
+
+func (x *Flex) GetBackwardBlockM2() uint32 {
+	if x != nil {
+		return x.BackwardBlockM2
+	}
+	return 0
+}
+
+func (x *Flex) GetBackwardBlockN2() uint32 {
+	if x != nil {
+		return x.BackwardBlockN2
+	}
+	return 0
+}
+
+func (x *Flex) GetBackwardWarps() uint32 {
+	if x != nil {
+		return x.BackwardWarps
+	}
+	return 0
+}
+
+func (x *Flex) GetBackwardStages() uint32 {
+	if x != nil {
+		return x.BackwardStages
+	}
+	return 0
+}
+
 type Target struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Directory     string                 `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
@@ -402,7 +536,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[3]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -414,7 +548,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[3]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -427,7 +561,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Target) GetDirectory() string {
@@ -473,7 +607,7 @@ type Drafter struct {
 
 func (x *Drafter) Reset() {
 	*x = Drafter{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[4]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +619,7 @@ func (x *Drafter) String() string {
 func (*Drafter) ProtoMessage() {}
 
 func (x *Drafter) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[4]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +632,7 @@ func (x *Drafter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drafter.ProtoReflect.Descriptor instead.
 func (*Drafter) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Drafter) GetLayers() uint32 {
@@ -618,7 +752,7 @@ type Training struct {
 
 func (x *Training) Reset() {
 	*x = Training{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[5]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +764,7 @@ func (x *Training) String() string {
 func (*Training) ProtoMessage() {}
 
 func (x *Training) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[5]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +777,7 @@ func (x *Training) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Training.ProtoReflect.Descriptor instead.
 func (*Training) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Training) GetBuckets() []uint32 {
@@ -735,7 +869,7 @@ type Configured struct {
 
 func (x *Configured) Reset() {
 	*x = Configured{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +881,7 @@ func (x *Configured) String() string {
 func (*Configured) ProtoMessage() {}
 
 func (x *Configured) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +894,7 @@ func (x *Configured) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configured.ProtoReflect.Descriptor instead.
 func (*Configured) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Configured) GetParameters() uint64 {
@@ -799,7 +933,7 @@ type WarmUpRequest struct {
 
 func (x *WarmUpRequest) Reset() {
 	*x = WarmUpRequest{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[7]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +945,7 @@ func (x *WarmUpRequest) String() string {
 func (*WarmUpRequest) ProtoMessage() {}
 
 func (x *WarmUpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[7]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +958,7 @@ func (x *WarmUpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WarmUpRequest.ProtoReflect.Descriptor instead.
 func (*WarmUpRequest) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 type WarmUpReply struct {
@@ -840,7 +974,7 @@ type WarmUpReply struct {
 
 func (x *WarmUpReply) Reset() {
 	*x = WarmUpReply{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[8]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +986,7 @@ func (x *WarmUpReply) String() string {
 func (*WarmUpReply) ProtoMessage() {}
 
 func (x *WarmUpReply) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[8]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +999,7 @@ func (x *WarmUpReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WarmUpReply.ProtoReflect.Descriptor instead.
 func (*WarmUpReply) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WarmUpReply) GetReply() isWarmUpReply_Reply {
@@ -921,7 +1055,7 @@ type WarmUpProgress struct {
 
 func (x *WarmUpProgress) Reset() {
 	*x = WarmUpProgress{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[9]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1067,7 @@ func (x *WarmUpProgress) String() string {
 func (*WarmUpProgress) ProtoMessage() {}
 
 func (x *WarmUpProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[9]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1080,7 @@ func (x *WarmUpProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WarmUpProgress.ProtoReflect.Descriptor instead.
 func (*WarmUpProgress) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WarmUpProgress) GetPhase() string {
@@ -978,41 +1112,42 @@ func (x *WarmUpProgress) GetTotal() uint32 {
 }
 
 // Certificate is a worker's proof that its own kernels work. The supervisor
-// checks every field and refuses anything missing or false.
+// checks every field and refuses anything missing or false. A field that may be
+// zero in truth is optional, so that a zero is told from what was left out.
 type Certificate struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	Fingerprint        string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"` // SHA-256 of shapes, versions and placement, in hex
 	Attention          string                 `protobuf:"bytes,2,opt,name=attention,proto3" json:"attention,omitempty"`     // "sdpa" or "flex"
 	Buckets            []uint32               `protobuf:"varint,3,rep,packed,name=buckets,proto3" json:"buckets,omitempty"` // those that were run, in order
 	Passes             uint32                 `protobuf:"varint,4,opt,name=passes,proto3" json:"passes,omitempty"`          // 2
-	Graphs             uint32                 `protobuf:"varint,5,opt,name=graphs,proto3" json:"graphs,omitempty"`          // compiled graphs; 0 under sdpa
+	Graphs             *uint32                `protobuf:"varint,5,opt,name=graphs,proto3,oneof" json:"graphs,omitempty"`    // compiled graphs; 0 under sdpa
 	Cache              string                 `protobuf:"bytes,6,opt,name=cache,proto3" json:"cache,omitempty"`             // "cold", "warm", or "none" under sdpa
-	CacheHits          uint32                 `protobuf:"varint,7,opt,name=cache_hits,json=cacheHits,proto3" json:"cache_hits,omitempty"`
-	CacheMisses        uint32                 `protobuf:"varint,8,opt,name=cache_misses,json=cacheMisses,proto3" json:"cache_misses,omitempty"`
+	CacheHits          *uint32                `protobuf:"varint,7,opt,name=cache_hits,json=cacheHits,proto3,oneof" json:"cache_hits,omitempty"`
+	CacheMisses        *uint32                `protobuf:"varint,8,opt,name=cache_misses,json=cacheMisses,proto3,oneof" json:"cache_misses,omitempty"`
 	Seconds            map[string]float64     `protobuf:"bytes,9,rep,name=seconds,proto3" json:"seconds,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"` // per phase, and "total"
 	Kernels            []string               `protobuf:"bytes,10,rep,name=kernels,proto3" json:"kernels,omitempty"`                                                                            // kernel names seen; "scaled_dot_product_attention" under sdpa
 	AttentionCalls     uint64                 `protobuf:"varint,11,opt,name=attention_calls,json=attentionCalls,proto3" json:"attention_calls,omitempty"`                                       // layers x buckets x passes
-	DenseCalls         uint64                 `protobuf:"varint,12,opt,name=dense_calls,json=denseCalls,proto3" json:"dense_calls,omitempty"`                                                   // dense flex_attention calls: 0
-	FirstPassCompiles  uint32                 `protobuf:"varint,13,opt,name=first_pass_compiles,json=firstPassCompiles,proto3" json:"first_pass_compiles,omitempty"`
-	SecondPassCompiles uint32                 `protobuf:"varint,14,opt,name=second_pass_compiles,json=secondPassCompiles,proto3" json:"second_pass_compiles,omitempty"` // 0
+	DenseCalls         *uint64                `protobuf:"varint,12,opt,name=dense_calls,json=denseCalls,proto3,oneof" json:"dense_calls,omitempty"`                                             // dense flex_attention calls: 0
+	FirstPassCompiles  *uint32                `protobuf:"varint,13,opt,name=first_pass_compiles,json=firstPassCompiles,proto3,oneof" json:"first_pass_compiles,omitempty"`
+	SecondPassCompiles *uint32                `protobuf:"varint,14,opt,name=second_pass_compiles,json=secondPassCompiles,proto3,oneof" json:"second_pass_compiles,omitempty"` // 0
 	PeakBytes          uint64                 `protobuf:"varint,15,opt,name=peak_bytes,json=peakBytes,proto3" json:"peak_bytes,omitempty"`
-	StepMs             float64                `protobuf:"fixed64,16,opt,name=step_ms,json=stepMs,proto3" json:"step_ms,omitempty"`                            // measured, second pass
-	DigestBefore       []byte                 `protobuf:"bytes,17,opt,name=digest_before,json=digestBefore,proto3" json:"digest_before,omitempty"`            // of parameters, optimiser state and RNG
-	DigestAfter        []byte                 `protobuf:"bytes,18,opt,name=digest_after,json=digestAfter,proto3" json:"digest_after,omitempty"`               // equal to digest_before
-	DenseDifference    float64                `protobuf:"fixed64,19,opt,name=dense_difference,json=denseDifference,proto3" json:"dense_difference,omitempty"` // largest absolute difference from the dense oracle at a small shape
-	DenseTolerance     float64                `protobuf:"fixed64,20,opt,name=dense_tolerance,json=denseTolerance,proto3" json:"dense_tolerance,omitempty"`    // what was allowed
+	StepMs             float64                `protobuf:"fixed64,16,opt,name=step_ms,json=stepMs,proto3" json:"step_ms,omitempty"`                                  // measured, second pass
+	DigestBefore       []byte                 `protobuf:"bytes,17,opt,name=digest_before,json=digestBefore,proto3" json:"digest_before,omitempty"`                  // of parameters, optimiser state and RNG
+	DigestAfter        []byte                 `protobuf:"bytes,18,opt,name=digest_after,json=digestAfter,proto3" json:"digest_after,omitempty"`                     // equal to digest_before
+	DenseDifference    *float64               `protobuf:"fixed64,19,opt,name=dense_difference,json=denseDifference,proto3,oneof" json:"dense_difference,omitempty"` // largest absolute difference from the dense oracle at a small shape
+	DenseTolerance     float64                `protobuf:"fixed64,20,opt,name=dense_tolerance,json=denseTolerance,proto3" json:"dense_tolerance,omitempty"`          // what was allowed
 	Device             string                 `protobuf:"bytes,21,opt,name=device,proto3" json:"device,omitempty"`
 	Torch              string                 `protobuf:"bytes,22,opt,name=torch,proto3" json:"torch,omitempty"`
 	Environment        map[string]string      `protobuf:"bytes,23,rep,name=environment,proto3" json:"environment,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Gradients          bool                   `protobuf:"varint,24,opt,name=gradients,proto3" json:"gradients,omitempty"`                              // forward, backward and optimiser ran with gradients on; false for targets
-	PaddedAnchors      bool                   `protobuf:"varint,25,opt,name=padded_anchors,json=paddedAnchors,proto3" json:"padded_anchors,omitempty"` // a row with padding anchors was among them; false for targets
+	Gradients          *bool                  `protobuf:"varint,24,opt,name=gradients,proto3,oneof" json:"gradients,omitempty"`                              // forward, backward and optimiser ran with gradients on; false for targets
+	PaddedAnchors      *bool                  `protobuf:"varint,25,opt,name=padded_anchors,json=paddedAnchors,proto3,oneof" json:"padded_anchors,omitempty"` // a row with padding anchors was among them; false for targets
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1024,7 +1159,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_dflash_runner_worker_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1037,7 +1172,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_dflash_runner_worker_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Certificate) GetFingerprint() string {
@@ -1069,8 +1204,8 @@ func (x *Certificate) GetPasses() uint32 {
 }
 
 func (x *Certificate) GetGraphs() uint32 {
-	if x != nil {
-		return x.Graphs
+	if x != nil && x.Graphs != nil {
+		return *x.Graphs
 	}
 	return 0
 }
@@ -1083,15 +1218,15 @@ func (x *Certificate) GetCache() string {
 }
 
 func (x *Certificate) GetCacheHits() uint32 {
-	if x != nil {
-		return x.CacheHits
+	if x != nil && x.CacheHits != nil {
+		return *x.CacheHits
 	}
 	return 0
 }
 
 func (x *Certificate) GetCacheMisses() uint32 {
-	if x != nil {
-		return x.CacheMisses
+	if x != nil && x.CacheMisses != nil {
+		return *x.CacheMisses
 	}
 	return 0
 }
@@ -1118,22 +1253,22 @@ func (x *Certificate) GetAttentionCalls() uint64 {
 }
 
 func (x *Certificate) GetDenseCalls() uint64 {
-	if x != nil {
-		return x.DenseCalls
+	if x != nil && x.DenseCalls != nil {
+		return *x.DenseCalls
 	}
 	return 0
 }
 
 func (x *Certificate) GetFirstPassCompiles() uint32 {
-	if x != nil {
-		return x.FirstPassCompiles
+	if x != nil && x.FirstPassCompiles != nil {
+		return *x.FirstPassCompiles
 	}
 	return 0
 }
 
 func (x *Certificate) GetSecondPassCompiles() uint32 {
-	if x != nil {
-		return x.SecondPassCompiles
+	if x != nil && x.SecondPassCompiles != nil {
+		return *x.SecondPassCompiles
 	}
 	return 0
 }
@@ -1167,8 +1302,8 @@ func (x *Certificate) GetDigestAfter() []byte {
 }
 
 func (x *Certificate) GetDenseDifference() float64 {
-	if x != nil {
-		return x.DenseDifference
+	if x != nil && x.DenseDifference != nil {
+		return *x.DenseDifference
 	}
 	return 0
 }
@@ -1202,15 +1337,15 @@ func (x *Certificate) GetEnvironment() map[string]string {
 }
 
 func (x *Certificate) GetGradients() bool {
-	if x != nil {
-		return x.Gradients
+	if x != nil && x.Gradients != nil {
+		return *x.Gradients
 	}
 	return false
 }
 
 func (x *Certificate) GetPaddedAnchors() bool {
-	if x != nil {
-		return x.PaddedAnchors
+	if x != nil && x.PaddedAnchors != nil {
+		return *x.PaddedAnchors
 	}
 	return false
 }
@@ -1237,7 +1372,7 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\ttorch_git\x18\v \x01(\tR\btorchGit\x1a>\n" +
 	"\x10EnvironmentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc0\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf3\x04\n" +
 	"\rConfiguration\x121\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x1d.dflash_runner.worker.v1.RoleR\x04role\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1d\n" +
@@ -1258,7 +1393,21 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"train_data\x18\r \x01(\tR\ttrainData\x12!\n" +
 	"\fheldout_data\x18\x0e \x01(\tR\vheldoutData\x12\x18\n" +
-	"\aprompts\x18\x0f \x01(\tR\aprompts\"Y\n" +
+	"\aprompts\x18\x0f \x01(\tR\aprompts\x121\n" +
+	"\x04flex\x18\x10 \x01(\v2\x1d.dflash_runner.worker.v1.FlexR\x04flex\"\x80\x03\n" +
+	"\x04Flex\x12\x18\n" +
+	"\abackend\x18\x01 \x01(\tR\abackend\x12\x17\n" +
+	"\ablock_m\x18\x02 \x01(\rR\x06blockM\x12\x17\n" +
+	"\ablock_n\x18\x03 \x01(\rR\x06blockN\x12\x14\n" +
+	"\x05warps\x18\x04 \x01(\rR\x05warps\x12\x16\n" +
+	"\x06stages\x18\x05 \x01(\rR\x06stages\x12*\n" +
+	"\x11backward_block_m1\x18\x06 \x01(\rR\x0fbackwardBlockM1\x12*\n" +
+	"\x11backward_block_n1\x18\a \x01(\rR\x0fbackwardBlockN1\x12*\n" +
+	"\x11backward_block_m2\x18\b \x01(\rR\x0fbackwardBlockM2\x12*\n" +
+	"\x11backward_block_n2\x18\t \x01(\rR\x0fbackwardBlockN2\x12%\n" +
+	"\x0ebackward_warps\x18\n" +
+	" \x01(\rR\rbackwardWarps\x12'\n" +
+	"\x0fbackward_stages\x18\v \x01(\rR\x0ebackwardStages\"Y\n" +
 	"\x06Target\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
 	"\x05dtype\x18\x02 \x01(\tR\x05dtype\x12\x1b\n" +
@@ -1316,43 +1465,53 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x16\n" +
 	"\x06bucket\x18\x02 \x01(\rR\x06bucket\x12\x12\n" +
 	"\x04done\x18\x03 \x01(\rR\x04done\x12\x14\n" +
-	"\x05total\x18\x04 \x01(\rR\x05total\"\x9e\b\n" +
+	"\x05total\x18\x04 \x01(\rR\x05total\"\xed\t\n" +
 	"\vCertificate\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1c\n" +
 	"\tattention\x18\x02 \x01(\tR\tattention\x12\x18\n" +
 	"\abuckets\x18\x03 \x03(\rR\abuckets\x12\x16\n" +
-	"\x06passes\x18\x04 \x01(\rR\x06passes\x12\x16\n" +
-	"\x06graphs\x18\x05 \x01(\rR\x06graphs\x12\x14\n" +
-	"\x05cache\x18\x06 \x01(\tR\x05cache\x12\x1d\n" +
+	"\x06passes\x18\x04 \x01(\rR\x06passes\x12\x1b\n" +
+	"\x06graphs\x18\x05 \x01(\rH\x00R\x06graphs\x88\x01\x01\x12\x14\n" +
+	"\x05cache\x18\x06 \x01(\tR\x05cache\x12\"\n" +
 	"\n" +
-	"cache_hits\x18\a \x01(\rR\tcacheHits\x12!\n" +
-	"\fcache_misses\x18\b \x01(\rR\vcacheMisses\x12K\n" +
+	"cache_hits\x18\a \x01(\rH\x01R\tcacheHits\x88\x01\x01\x12&\n" +
+	"\fcache_misses\x18\b \x01(\rH\x02R\vcacheMisses\x88\x01\x01\x12K\n" +
 	"\aseconds\x18\t \x03(\v21.dflash_runner.worker.v1.Certificate.SecondsEntryR\aseconds\x12\x18\n" +
 	"\akernels\x18\n" +
 	" \x03(\tR\akernels\x12'\n" +
-	"\x0fattention_calls\x18\v \x01(\x04R\x0eattentionCalls\x12\x1f\n" +
-	"\vdense_calls\x18\f \x01(\x04R\n" +
-	"denseCalls\x12.\n" +
-	"\x13first_pass_compiles\x18\r \x01(\rR\x11firstPassCompiles\x120\n" +
-	"\x14second_pass_compiles\x18\x0e \x01(\rR\x12secondPassCompiles\x12\x1d\n" +
+	"\x0fattention_calls\x18\v \x01(\x04R\x0eattentionCalls\x12$\n" +
+	"\vdense_calls\x18\f \x01(\x04H\x03R\n" +
+	"denseCalls\x88\x01\x01\x123\n" +
+	"\x13first_pass_compiles\x18\r \x01(\rH\x04R\x11firstPassCompiles\x88\x01\x01\x125\n" +
+	"\x14second_pass_compiles\x18\x0e \x01(\rH\x05R\x12secondPassCompiles\x88\x01\x01\x12\x1d\n" +
 	"\n" +
 	"peak_bytes\x18\x0f \x01(\x04R\tpeakBytes\x12\x17\n" +
 	"\astep_ms\x18\x10 \x01(\x01R\x06stepMs\x12#\n" +
 	"\rdigest_before\x18\x11 \x01(\fR\fdigestBefore\x12!\n" +
-	"\fdigest_after\x18\x12 \x01(\fR\vdigestAfter\x12)\n" +
-	"\x10dense_difference\x18\x13 \x01(\x01R\x0fdenseDifference\x12'\n" +
+	"\fdigest_after\x18\x12 \x01(\fR\vdigestAfter\x12.\n" +
+	"\x10dense_difference\x18\x13 \x01(\x01H\x06R\x0fdenseDifference\x88\x01\x01\x12'\n" +
 	"\x0fdense_tolerance\x18\x14 \x01(\x01R\x0edenseTolerance\x12\x16\n" +
 	"\x06device\x18\x15 \x01(\tR\x06device\x12\x14\n" +
 	"\x05torch\x18\x16 \x01(\tR\x05torch\x12W\n" +
-	"\venvironment\x18\x17 \x03(\v25.dflash_runner.worker.v1.Certificate.EnvironmentEntryR\venvironment\x12\x1c\n" +
-	"\tgradients\x18\x18 \x01(\bR\tgradients\x12%\n" +
-	"\x0epadded_anchors\x18\x19 \x01(\bR\rpaddedAnchors\x1a:\n" +
+	"\venvironment\x18\x17 \x03(\v25.dflash_runner.worker.v1.Certificate.EnvironmentEntryR\venvironment\x12!\n" +
+	"\tgradients\x18\x18 \x01(\bH\aR\tgradients\x88\x01\x01\x12*\n" +
+	"\x0epadded_anchors\x18\x19 \x01(\bH\bR\rpaddedAnchors\x88\x01\x01\x1a:\n" +
 	"\fSecondsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1a>\n" +
 	"\x10EnvironmentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*?\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +
+	"\a_graphsB\r\n" +
+	"\v_cache_hitsB\x0f\n" +
+	"\r_cache_missesB\x0e\n" +
+	"\f_dense_callsB\x16\n" +
+	"\x14_first_pass_compilesB\x17\n" +
+	"\x15_second_pass_compilesB\x13\n" +
+	"\x11_dense_differenceB\f\n" +
+	"\n" +
+	"_gradientsB\x11\n" +
+	"\x0f_padded_anchors*?\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vROLE_TARGET\x10\x01\x12\x10\n" +
@@ -1375,45 +1534,47 @@ func file_dflash_runner_worker_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_dflash_runner_worker_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dflash_runner_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_dflash_runner_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_dflash_runner_worker_v1_worker_proto_goTypes = []any{
 	(Role)(0),               // 0: dflash_runner.worker.v1.Role
 	(*DescribeRequest)(nil), // 1: dflash_runner.worker.v1.DescribeRequest
 	(*Description)(nil),     // 2: dflash_runner.worker.v1.Description
 	(*Configuration)(nil),   // 3: dflash_runner.worker.v1.Configuration
-	(*Target)(nil),          // 4: dflash_runner.worker.v1.Target
-	(*Drafter)(nil),         // 5: dflash_runner.worker.v1.Drafter
-	(*Training)(nil),        // 6: dflash_runner.worker.v1.Training
-	(*Configured)(nil),      // 7: dflash_runner.worker.v1.Configured
-	(*WarmUpRequest)(nil),   // 8: dflash_runner.worker.v1.WarmUpRequest
-	(*WarmUpReply)(nil),     // 9: dflash_runner.worker.v1.WarmUpReply
-	(*WarmUpProgress)(nil),  // 10: dflash_runner.worker.v1.WarmUpProgress
-	(*Certificate)(nil),     // 11: dflash_runner.worker.v1.Certificate
-	nil,                     // 12: dflash_runner.worker.v1.Description.EnvironmentEntry
-	nil,                     // 13: dflash_runner.worker.v1.Certificate.SecondsEntry
-	nil,                     // 14: dflash_runner.worker.v1.Certificate.EnvironmentEntry
+	(*Flex)(nil),            // 4: dflash_runner.worker.v1.Flex
+	(*Target)(nil),          // 5: dflash_runner.worker.v1.Target
+	(*Drafter)(nil),         // 6: dflash_runner.worker.v1.Drafter
+	(*Training)(nil),        // 7: dflash_runner.worker.v1.Training
+	(*Configured)(nil),      // 8: dflash_runner.worker.v1.Configured
+	(*WarmUpRequest)(nil),   // 9: dflash_runner.worker.v1.WarmUpRequest
+	(*WarmUpReply)(nil),     // 10: dflash_runner.worker.v1.WarmUpReply
+	(*WarmUpProgress)(nil),  // 11: dflash_runner.worker.v1.WarmUpProgress
+	(*Certificate)(nil),     // 12: dflash_runner.worker.v1.Certificate
+	nil,                     // 13: dflash_runner.worker.v1.Description.EnvironmentEntry
+	nil,                     // 14: dflash_runner.worker.v1.Certificate.SecondsEntry
+	nil,                     // 15: dflash_runner.worker.v1.Certificate.EnvironmentEntry
 }
 var file_dflash_runner_worker_v1_worker_proto_depIdxs = []int32{
-	12, // 0: dflash_runner.worker.v1.Description.environment:type_name -> dflash_runner.worker.v1.Description.EnvironmentEntry
+	13, // 0: dflash_runner.worker.v1.Description.environment:type_name -> dflash_runner.worker.v1.Description.EnvironmentEntry
 	0,  // 1: dflash_runner.worker.v1.Configuration.role:type_name -> dflash_runner.worker.v1.Role
-	4,  // 2: dflash_runner.worker.v1.Configuration.target:type_name -> dflash_runner.worker.v1.Target
-	5,  // 3: dflash_runner.worker.v1.Configuration.drafter:type_name -> dflash_runner.worker.v1.Drafter
-	6,  // 4: dflash_runner.worker.v1.Configuration.training:type_name -> dflash_runner.worker.v1.Training
-	10, // 5: dflash_runner.worker.v1.WarmUpReply.progress:type_name -> dflash_runner.worker.v1.WarmUpProgress
-	11, // 6: dflash_runner.worker.v1.WarmUpReply.certificate:type_name -> dflash_runner.worker.v1.Certificate
-	13, // 7: dflash_runner.worker.v1.Certificate.seconds:type_name -> dflash_runner.worker.v1.Certificate.SecondsEntry
-	14, // 8: dflash_runner.worker.v1.Certificate.environment:type_name -> dflash_runner.worker.v1.Certificate.EnvironmentEntry
-	1,  // 9: dflash_runner.worker.v1.Worker.Describe:input_type -> dflash_runner.worker.v1.DescribeRequest
-	3,  // 10: dflash_runner.worker.v1.Worker.Configure:input_type -> dflash_runner.worker.v1.Configuration
-	8,  // 11: dflash_runner.worker.v1.Worker.WarmUp:input_type -> dflash_runner.worker.v1.WarmUpRequest
-	2,  // 12: dflash_runner.worker.v1.Worker.Describe:output_type -> dflash_runner.worker.v1.Description
-	7,  // 13: dflash_runner.worker.v1.Worker.Configure:output_type -> dflash_runner.worker.v1.Configured
-	9,  // 14: dflash_runner.worker.v1.Worker.WarmUp:output_type -> dflash_runner.worker.v1.WarmUpReply
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	5,  // 2: dflash_runner.worker.v1.Configuration.target:type_name -> dflash_runner.worker.v1.Target
+	6,  // 3: dflash_runner.worker.v1.Configuration.drafter:type_name -> dflash_runner.worker.v1.Drafter
+	7,  // 4: dflash_runner.worker.v1.Configuration.training:type_name -> dflash_runner.worker.v1.Training
+	4,  // 5: dflash_runner.worker.v1.Configuration.flex:type_name -> dflash_runner.worker.v1.Flex
+	11, // 6: dflash_runner.worker.v1.WarmUpReply.progress:type_name -> dflash_runner.worker.v1.WarmUpProgress
+	12, // 7: dflash_runner.worker.v1.WarmUpReply.certificate:type_name -> dflash_runner.worker.v1.Certificate
+	14, // 8: dflash_runner.worker.v1.Certificate.seconds:type_name -> dflash_runner.worker.v1.Certificate.SecondsEntry
+	15, // 9: dflash_runner.worker.v1.Certificate.environment:type_name -> dflash_runner.worker.v1.Certificate.EnvironmentEntry
+	1,  // 10: dflash_runner.worker.v1.Worker.Describe:input_type -> dflash_runner.worker.v1.DescribeRequest
+	3,  // 11: dflash_runner.worker.v1.Worker.Configure:input_type -> dflash_runner.worker.v1.Configuration
+	9,  // 12: dflash_runner.worker.v1.Worker.WarmUp:input_type -> dflash_runner.worker.v1.WarmUpRequest
+	2,  // 13: dflash_runner.worker.v1.Worker.Describe:output_type -> dflash_runner.worker.v1.Description
+	8,  // 14: dflash_runner.worker.v1.Worker.Configure:output_type -> dflash_runner.worker.v1.Configured
+	10, // 15: dflash_runner.worker.v1.Worker.WarmUp:output_type -> dflash_runner.worker.v1.WarmUpReply
+	13, // [13:16] is the sub-list for method output_type
+	10, // [10:13] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_dflash_runner_worker_v1_worker_proto_init() }
@@ -1421,17 +1582,18 @@ func file_dflash_runner_worker_v1_worker_proto_init() {
 	if File_dflash_runner_worker_v1_worker_proto != nil {
 		return
 	}
-	file_dflash_runner_worker_v1_worker_proto_msgTypes[8].OneofWrappers = []any{
+	file_dflash_runner_worker_v1_worker_proto_msgTypes[9].OneofWrappers = []any{
 		(*WarmUpReply_Progress)(nil),
 		(*WarmUpReply_Certificate)(nil),
 	}
+	file_dflash_runner_worker_v1_worker_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dflash_runner_worker_v1_worker_proto_rawDesc), len(file_dflash_runner_worker_v1_worker_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
