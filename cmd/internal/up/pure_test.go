@@ -485,7 +485,7 @@ func TestStopped(t *testing.T) {
 	if err := os.WriteFile(dir.join("journal", "1.journal"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	check(none, "`dflash-runner up -f 'my own.yaml' --resume --name run` begins at step 0 again")
+	check(none, "`dflash-runner up --resume --name run` begins at step 0 again")
 	if got := (intent{file: "it's"}).again("x", false); got != `dflash-runner up -f 'it'\''s' --name x` {
 		t.Errorf("got %s", got)
 	}

@@ -48,16 +48,16 @@ type intent struct {
 	file     string // of the configuration; empty: the embedded default
 }
 
-// again is the command that begins a run of that name, or goes on with it.
+// again is the command that begins a run of that name, or goes on with it,
+// which it does with its own configuration.
 func (in intent) again(name string, resume bool) string {
-	command := "dflash-runner up"
-	if in.file != "" {
-		command += " -f " + shellWord(in.file)
+	switch {
+	case resume:
+		return "dflash-runner up --resume --name " + name
+	case in.file != "":
+		return "dflash-runner up -f " + shellWord(in.file) + " --name " + name
 	}
-	if resume {
-		command += " --resume"
-	}
-	return command + " --name " + name
+	return "dflash-runner up --name " + name
 }
 
 // shellWord quotes a text for a shell where it must be.
