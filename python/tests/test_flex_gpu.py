@@ -368,17 +368,34 @@ def cut_short(files: Iterable[Path]) -> None:
         os.truncate(file, file.stat().st_size // 2)
 
 
+@pytest.fixture(scope="module")
+def first(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache that a first worker process has filled; this process compiles under other settings."""
+    directory = tmp_path_factory.mktemp("first")
+    kept = directory / "cache"
+    with started(directory, TORCHINDUCTOR_CACHE_DIR=str(kept)) as host:
+        host.control.Configure(message(worker.directory), timeout=DEADLINE_S)
+        replies = list(host.control.WarmUp(worker_pb2.WarmUpRequest(), timeout=DEADLINE_S))
+    certificate = replies[-1].certificate
+    print(certificate)  # noqa: T201
+    assert certificate.cache == "cold"
+    assert certificate.cache_hits == 0
+    return kept
+
+
 @pytest.mark.parametrize("cache", ["whole", "truncated", "foreign", "stale"])
 def test_another_worker_is_warm_from_a_whole_cache_and_cold_from_any_other(
-    worker: Worker, tmp_path: Path, cache: str
+    worker: Worker, first: Path, tmp_path: Path, cache: str
 ) -> None:
-    """It finds the kernels of this one; it makes them where it cannot read them, or they are of others.
+    """It finds the first one's kernels; it makes them where it cannot read them, or they are of others.
 
     Foreign: written by a program whose classes are not here. Stale: of other kernel options.
     """
     kept, asked = tmp_path / "cache", message(worker.directory)
-    shutil.copytree(os.environ["TORCHINDUCTOR_CACHE_DIR"], kept)
-    if cache == "truncated":
+    shutil.copytree(first, kept)
+    if cache == "whole":
+        kept = first
+    elif cache == "truncated":
         cut_short(graph_files(kept))
     elif cache == "foreign":
         for file in graph_files(kept):
@@ -398,13 +415,15 @@ def test_another_worker_is_warm_from_a_whole_cache_and_cold_from_any_other(
     assert (certificate.fingerprint == worker.certificate.fingerprint) is (cache != "stale")
 
 
-def test_a_worker_whose_cached_code_is_cut_short_gets_no_certificate(worker: Worker, tmp_path: Path) -> None:
+def test_a_worker_whose_cached_code_is_cut_short_gets_no_certificate(
+    worker: Worker, first: Path, tmp_path: Path
+) -> None:
     """The compiler trusts code that it finds under its name, so the warm-up fails, with the file's name.
 
     Whoever owns the cache has to put it away before it lets the next one in.
     """
     kept = tmp_path / "cache"
-    shutil.copytree(os.environ["TORCHINDUCTOR_CACHE_DIR"], kept)
+    shutil.copytree(first, kept)
     cut_short(kept.rglob("*.py"))
     with started(tmp_path, TORCHINDUCTOR_CACHE_DIR=str(kept)) as host:
         host.control.Configure(message(worker.directory), timeout=DEADLINE_S)

@@ -59,6 +59,8 @@ class Control(worker_pb2_grpc.WorkerServicer):
         self._mu = threading.Lock()  # guards below
         self._configured = False
         self._role: Role | None = None
+        self._open = 0  # calls whose answer is not out
+        self._answered = threading.Condition(self._mu)
 
     def Describe(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ARG002
         """Versions, device and memory; answered at once, whatever the main thread does."""
@@ -66,6 +68,7 @@ class Control(worker_pb2_grpc.WorkerServicer):
 
     def Configure(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Build the role on the main thread; once."""
+        self._enter(context)
         with self._mu:
             again, self._configured = self._configured, True
         if again:
@@ -74,6 +77,7 @@ class Control(worker_pb2_grpc.WorkerServicer):
 
     def WarmUp(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: ARG002
         """Warm up on the main thread, streaming progress; once."""
+        self._enter(context)
         with self._mu:
             role, self._role = self._role, None
         if role is None:
@@ -86,6 +90,29 @@ class Control(worker_pb2_grpc.WorkerServicer):
         certificate = _wait(future, context, "warm up")
         message = worker_pb2.Certificate(**dataclasses.asdict(certificate))
         yield worker_pb2.WarmUpReply(certificate=message)
+
+    def settle(self, within_s: float) -> bool:
+        """Whether every call that was begun has been answered; waits for it on the main thread.
+
+        A worker that ends by an error would otherwise close its socket before the error is out.
+
+        Args:
+            within_s: at most so long.
+        """
+        with self._answered:
+            return self._answered.wait_for(lambda: self._open == 0, within_s)
+
+    def _enter(self, context: grpc.ServicerContext) -> None:
+        """Count a call until it is over."""
+        with self._mu:
+            self._open += 1
+        if not context.add_callback(self._leave):
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._answered:
+            self._open -= 1
+            self._answered.notify_all()
 
     def _configure(self, request: Any) -> Any:
         """Check the configuration and build the role; on the main thread."""

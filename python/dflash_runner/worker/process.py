@@ -21,6 +21,7 @@ from dflash_runner.worker.v1 import worker_pb2_grpc
 
 _MAX_WORKERS = 8  # one holds the standard output stream for life
 _STOP_GRACE_S = 0.2
+_ANSWER_S = 5.0  # for the answer to the call whose error ends the worker
 
 
 class Process:
@@ -67,9 +68,18 @@ class Process:
         return path
 
     def run(self) -> int:
-        """The exit code, once the worker has drained; work is done here, on the main thread."""
+        """The exit code, once the worker has drained; work is done here, on the main thread.
+
+        Raises:
+            Exception: one after which the worker cannot go on, once whoever waits for it was told.
+        """
         self._inbox.start()
-        self._loop.run()
+        try:
+            self._loop.run()
+        except Exception:
+            if not self._control.settle(_ANSWER_S):
+                log.error("a call was not answered before the worker's end", limit_s=_ANSWER_S)
+            raise
         log.info("drained")
         if self._server is not None:
             self._server.stop(_STOP_GRACE_S).wait(2 * _STOP_GRACE_S)
