@@ -172,7 +172,7 @@ def main() -> None:
 def measure(directory: Path, asked: argparse.Namespace) -> dict[str, object]:
     """Everything, of one trainer that was warmed up as a worker is."""
     clock = Clock(time.perf_counter())
-    shape = message(directory, scale=asked.scale, device="cuda")
+    shape = message(directory, scale=asked.scale, device="cuda:0")
     save_head(directory, vocabulary=shape.drafter.vocab_size, hidden=shape.drafter.hidden_size)
     clock.skip()
     configuration = config.from_message(shape)
