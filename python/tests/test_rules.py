@@ -21,6 +21,7 @@ LAYERS = (
     ("attention", "image_header", "tensorfile", "host", "certificate"),
     ("arena", "lane"),
     ("orders", "replies"),
+    ("slots", "cuda_memory", "cuda_driver", "device_checksum"),
     ("frames", "config", "errors", "log", "checksum"),
 )
 GENERATED = ("job.v1", "worker.v1")
