@@ -179,9 +179,7 @@ class RowArena(abc.ABC):
             handle.arena == self.arena, f"read row {row}: want arena {self.arena}, got {handle.arena}"
         )
         names = [tensor.name for tensor in handle.tensors]
-        self.require(
-            sorted(names) == sorted(out), f"read row {row}: want tensors {sorted(out)}, got {names}"
-        )
+        self.require(sorted(names) == sorted(out), f"read row {row}: want tensors {sorted(out)}, got {names}")
         self.start(handle.slot, end_of(handle.tensors))
         for tensor in handle.tensors:
             into = out[tensor.name]
