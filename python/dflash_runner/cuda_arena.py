@@ -86,8 +86,10 @@ class CudaArena(RowArena):
             )
             gpu = device.type == "cuda"
             self._copies, self._sums = (torch.cuda.Stream(device) if gpu else None for _ in range(2))
-            self._checksum = DeviceChecksum(max_blocks=blocks_of(slot_bytes) + _MAX_TENSORS, device=device)
-            self._notes = torch.zeros(3 * SLOT_HEADER_BYTES, dtype=torch.uint8, device=device)
+            blocks = blocks_of(slot_bytes) + _MAX_TENSORS
+            with self._settled(), _on(self._sums):  # not on a stream where a step may be running
+                self._checksum = DeviceChecksum(max_blocks=blocks, device=device)
+                self._notes = torch.zeros(3 * SLOT_HEADER_BYTES, dtype=torch.uint8, device=device)
             self._host = torch.zeros(3 * SLOT_HEADER_BYTES, dtype=torch.uint8, pin_memory=gpu)
             self._bytes = _tensor_at(memory.address, slots * slot_bytes, device)
         except BaseException:

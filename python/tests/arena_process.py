@@ -32,7 +32,7 @@ class Partner:
         """Start it; it has answered nothing yet."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(DEADLINE_S)
-        path = os.pathsep.join([str(_HERE), str(_HERE.parent)])
+        path = os.pathsep.join([str(_HERE), str(_HERE.parent), *filter(None, sys.path)])
         self.process = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno()), device],
             pass_fds=[theirs.fileno()],
@@ -178,6 +178,18 @@ class Role:
         """Whether the device computes."""
         ones = self._torch.ones(64, 64, device=self._device)
         yield {"sum": float((ones @ ones).sum())}, None
+
+    def checksums(self, _fd: int | None, *, nbytes: int) -> Iterator[tuple[Any, None]]:
+        """The checksum of some bytes, by this device and by the CPU."""
+        from dflash_runner.device_checksum import DeviceChecksum, blocks_of
+
+        torch, got = self._torch, {}
+        raw = torch.randint(0, 256, (nbytes,), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+        for name, device in (("own", self._device), ("cpu", "cpu")):
+            checksum = DeviceChecksum(max_blocks=1 + blocks_of(nbytes), device=torch.device(device))
+            blocks = checksum.add(raw.to(device), block=1)
+            got[name] = int(checksum.value(blocks))
+        yield got, None
 
     def free(self, _fd: int | None) -> Iterator[tuple[Any, None]]:
         """Memory that the GPU has left, in bytes."""

@@ -98,6 +98,14 @@ def rows_cross(stage: Stage) -> None:
     assert stage.reads(consumer, again, row=7)
 
 
+def the_checksum_is_the_cpus(stage: Stage) -> None:
+    """The device sums up to what proto/lane.md says, which the CPU's tests hold it to."""
+    partner = stage.partner()
+    for nbytes in (1, 4096, 1_000_003, 8 << 20):
+        got = partner.ask("checksums", nbytes=nbytes)
+        assert got["own"] == got["cpu"] != 0, got
+
+
 def producer_dies_in_a_copy(stage: Stage) -> None:
     """Killed while it writes: full slots stay readable, the torn one is refused, the next life goes on."""
     producer = stage.producer()
@@ -158,6 +166,7 @@ SCENES = [
     pytest.param(scene, id=scene.__name__)
     for scene in (
         rows_cross,
+        the_checksum_is_the_cpus,
         producer_dies_in_a_copy,
         consumer_dies_in_a_copy,
         both_die_and_a_third_reads,
