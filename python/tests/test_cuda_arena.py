@@ -336,6 +336,7 @@ def device_sum(parts: list[bytes]) -> int:
 def test_weights_are_odd_and_apart() -> None:
     """The first ones are those of the published hash, and no two of a row's are equal."""
     got = weights(40_000)
+    assert int(got[0]) == 0xE220A8397B1DCDAF % 2**32  # the generator's first output, as published
     assert [int(w) for w in got[:50]] == [splitmix(i) for i in range(50)]
     assert (got % 2 == 1).all() and got.max() < 2**32 and len(set(got.tolist())) > 39_990
 
