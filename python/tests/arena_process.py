@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,27 @@ class Role:
             blocks = checksum.add(raw.to(device), block=1)
             got[name] = int(checksum.value(blocks))
         yield got, None
+
+    def seconds(self, _fd: int | None, *, handle: Any, rounds: int, **row: int) -> Iterator[tuple[Any, None]]:
+        """The median seconds of reading a row, and of copying its hidden states plainly."""
+        import msgspec
+        from dflash_runner.frames import Handle
+
+        torch, opened = self._torch, msgspec.convert(handle, Handle)
+        out = self._row(**row | {"row": 0})
+        plain = torch.empty_like(out["hidden"])
+        took: dict[str, list[float]] = {"read": [], "plain": []}
+        arena = self._arenas.get(1, doing="read")
+        for _ in range(rounds):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            arena.read_row(opened, row=row["row"], out=out)
+            middle = time.perf_counter()
+            plain.copy_(out["hidden"])
+            torch.cuda.synchronize()
+            took["plain"].append(time.perf_counter() - middle)
+            took["read"].append(middle - start)
+        yield {name: sorted(all_)[rounds // 2] for name, all_ in took.items()}, None
 
     def free(self, _fd: int | None) -> Iterator[tuple[Any, None]]:
         """Memory that the GPU has left, in bytes."""

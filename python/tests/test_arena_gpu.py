@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -29,6 +30,18 @@ def test_scene(scene: Callable[[Stage], None]) -> None:
     """Each with its own arena and processes."""
     with staged(DEVICE, tokens=TOKENS, width=WIDTH) as stage:
         scene(stage)
+
+
+def test_a_row_is_read_in_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Copy, checksum and headers of 126 MB, so that a slot is free again long before a row is made."""
+    with staged(DEVICE, tokens=TOKENS, width=WIDTH) as stage:
+        producer = stage.producer()
+        consumer = stage.consumer()
+        handle = stage.write(producer, slot=0, version=1, row=1)
+        took = consumer.ask("seconds", handle=handle, rounds=50, row=1, **stage.row)
+    with capsys.disabled():
+        sys.stderr.write(f"\nread_row {took['read'] * 1e3:.2f} ms, plain copy {took['plain'] * 1e3:.2f} ms\n")
+    assert took["read"] < 5e-3, took
 
 
 def test_memory_comes_back() -> None:
