@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING, Final
 from dflash_runner.checksum import checksum
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frames import SLOT_HEADER_BYTES, Handle, Tensor
+from dflash_runner.parts import Parts, copy_parts, torch_dtype
 from dflash_runner.slots import (
     ALIGN,
     MAGIC,
     Header,
-    Parts,
     RowArena,
-    copy_parts,
     end_of,
     layout,
     place,
-    torch_dtype,
 )
 
 if TYPE_CHECKING:

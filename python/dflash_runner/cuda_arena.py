@@ -20,16 +20,14 @@ from typing import TYPE_CHECKING, Final
 from dflash_runner.cuda_memory import DeviceMemory, Driver
 from dflash_runner.device_checksum import DeviceChecksum, blocks_of
 from dflash_runner.frames import SLOT_HEADER_BYTES, Handle, Tensor
+from dflash_runner.parts import Parts, copy_parts, torch_dtype
 from dflash_runner.slots import (
     ALIGN,
     CRC_AT,
     VERSION_AT,
     Header,
-    Parts,
     RowArena,
-    copy_parts,
     end_of,
-    torch_dtype,
 )
 
 if TYPE_CHECKING:

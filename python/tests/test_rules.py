@@ -22,6 +22,7 @@ LAYERS = (
     ("arena", "cuda_arena", "lane"),
     ("orders", "replies"),
     ("slots", "cuda_memory", "cuda_driver", "device_checksum"),
+    ("parts",),
     ("frames", "config", "errors", "log", "checksum"),
 )
 GENERATED = ("job.v1", "worker.v1")
