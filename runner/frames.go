@@ -25,6 +25,13 @@ type Handle struct {
 	Tensors []Tensor
 }
 
+// The kinds of arenas: host memory that the supervisor makes, and memory of its
+// producer's GPU that the producer makes and exports.
+const (
+	ArenaMemfd = "memfd"
+	ArenaCUDA  = "cuda_vmm"
+)
+
 // Order is what the supervisor asks of a worker. The set is closed.
 type Order interface{ order() string }
 
@@ -52,6 +59,14 @@ type (
 		Arena     Arena
 		Kind      string
 		Write     bool
+		Slots     uint32
+		SlotBytes uint64
+	}
+	// CreateArena has a target allocate its arena of kind ArenaCUDA, map it for
+	// writing and export it.
+	CreateArena struct {
+		Arena     Arena
+		Kind      string
 		Slots     uint32
 		SlotBytes uint64
 	}
@@ -111,17 +126,18 @@ type (
 	Drain struct{}
 )
 
-func (MapArena) order() string { return "arena" }
-func (Produce) order() string  { return "produce" }
-func (Pull) order() string     { return "pull" }
-func (Join) order() string     { return "join" }
-func (Train) order() string    { return "train" }
-func (Commit) order() string   { return "commit" }
-func (Abort) order() string    { return "abort" }
-func (Image) order() string    { return "image" }
-func (Load) order() string     { return "load" }
-func (Evaluate) order() string { return "evaluate" }
-func (Drain) order() string    { return "drain" }
+func (MapArena) order() string    { return "arena" }
+func (CreateArena) order() string { return "create" }
+func (Produce) order() string     { return "produce" }
+func (Pull) order() string        { return "pull" }
+func (Join) order() string        { return "join" }
+func (Train) order() string       { return "train" }
+func (Commit) order() string      { return "commit" }
+func (Abort) order() string       { return "abort" }
+func (Image) order() string       { return "image" }
+func (Load) order() string        { return "load" }
+func (Evaluate) order() string    { return "evaluate" }
+func (Drain) order() string       { return "drain" }
 
 // RowLoss is one row's own loss numerator and weight.
 type RowLoss struct {
@@ -143,6 +159,8 @@ type PromptResult struct {
 type (
 	// Mapped answers MapArena.
 	Mapped struct{ Arena Arena }
+	// Created answers CreateArena; it travels with the arena's descriptor.
+	Created struct{ Arena Arena }
 	// Produced answers Produce: the copy into the slot is complete.
 	Produced struct {
 		Row    Row
@@ -216,6 +234,7 @@ type (
 )
 
 func (Mapped) reply() string    { return "mapped" }
+func (Created) reply() string   { return "created" }
 func (Produced) reply() string  { return "produced" }
 func (Pulled) reply() string    { return "pulled" }
 func (Joined) reply() string    { return "joined" }

@@ -35,6 +35,15 @@ func (c *cli) doctorCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if needs.GPU { // else read has planned
+				p, err := c.plan(cmd.Context(), loaded)
+				switch {
+				case err == nil:
+					needs.ArenaKind, needs.ArenaReason = p.Arenas.Kind, p.Arenas.Reason
+				case runner.KindOf(err) == runner.Unavailable && r.GPUErr == nil:
+					needs.ArenaErr = err
+				} // else the other checks say what is missing
+			}
 			return c.printReport(doctor.Judge(r, needs))
 		},
 	})
@@ -58,7 +67,7 @@ func (c *cli) read(ctx context.Context, loaded *config.Config) (doctor.Readings,
 		if err != nil {
 			return doctor.Readings{}, needs, err
 		}
-		needs.MemoryBytes = p.MemoryBytes
+		needs.MemoryBytes, needs.ArenaKind = p.MemoryBytes, p.Arenas.Kind
 	}
 	return doctor.Read(ctx, doctor.Options{Python: pyenv.Worker(cache, loaded.Python.Interpreter), RunDir: loaded.Run.Directory,
 		CacheDir: cache, RuntimeDir: sockets}), needs, nil

@@ -63,7 +63,7 @@ func (c *cli) plan(ctx context.Context, loaded *config.Config) (plan.Plan, error
 	}
 	m.Available = limit.Have
 	if loaded.Workers.Device == "cuda" {
-		if m.GPUs, err = c.gpus(ctx, loaded); err != nil {
+		if m.GPUs, m.Links, err = c.gpus(ctx, loaded); err != nil {
 			return plan.Plan{}, err
 		}
 	}
@@ -71,14 +71,14 @@ func (c *cli) plan(ctx context.Context, loaded *config.Config) (plan.Plan, error
 }
 
 // gpus lists the machine's GPUs, or those that the configuration names by index
-// or UUID.
-func (c *cli) gpus(ctx context.Context, loaded *config.Config) (found []placement.GPU, err error) {
+// or UUID, and what keeps them apart.
+func (c *cli) gpus(ctx context.Context, loaded *config.Config) (found []placement.GPU, links placement.Links, err error) {
 	r, _, err := c.read(ctx, loaded)
 	if err == nil && r.GPUErr != nil {
 		err = runner.Errorf(runner.Unavailable, "list GPUs: %w", r.GPUErr)
 	}
 	if err != nil {
-		return nil, err
+		return nil, links, err
 	}
 	for _, g := range r.GPUs {
 		if named := loaded.Workers.Devices; len(named) == 0 || contains(named, g.UUID) || contains(named, strconv.Itoa(g.Index)) {
@@ -86,10 +86,10 @@ func (c *cli) gpus(ctx context.Context, loaded *config.Config) (found []placemen
 		}
 	}
 	if want := len(loaded.Workers.Devices); len(found) < want {
-		return nil, runner.Errorf(runner.Invalid, "%s: workers.devices: want %d GPUs of this machine, found %d of them among its %d",
+		return nil, links, runner.Errorf(runner.Invalid, "%s: workers.devices: want %d GPUs of this machine, found %d of them among its %d",
 			loaded.Place("workers.devices"), want, len(found), len(r.GPUs)).WithHint("`dflash-runner doctor` lists them")
 	}
-	return found, nil
+	return found, r.Links(), nil
 }
 
 func (c *cli) printPlan(p plan.Plan) error {
@@ -108,14 +108,22 @@ func (c *cli) printPlan(p plan.Plan) error {
 	}
 	return c.print("  %-12s buckets %v, %d anchors x %d = %d queries, layers %v captured, %d rows a step, %d a drafter\n"+
 		"  %-12s %d parameters, vocabulary %d\n"+
-		"  %-12s %d of %d slots of %d KiB, %d MiB in all\n"+
+		"  %-12s %d of %d slots of %d KiB, %d MiB in all, kind %s\n"+
 		"  %-12s %d MiB each\n"+
 		"  %-12s %d MiB wanted, %d MiB available\n"+
 		"  %-12s about %.0f s: launch %.0f, warm-up %.0f, step %.1f (assuming %.0f GFLOP/s a worker)\n",
 		"shapes", s.Buckets, s.Anchors, s.BlockSize, s.Queries, s.LayerIDs, s.RowsPerStep, s.RowsPerRank,
 		"drafter", s.Parameters, s.Vocabulary,
-		"arenas", a.Count, a.Slots, a.SlotBytes>>10, a.Bytes>>20,
+		"arenas", a.Count, a.Slots, a.SlotBytes>>10, a.Bytes>>20, kindText(a),
 		"images", p.ImageBytes>>20,
 		"memory", p.MemoryBytes>>20, p.Available>>20,
 		"first step", e.Seconds, e.LaunchSeconds, e.WarmUpSeconds, e.StepSeconds, e.AssumedFLOPsPerS/1e9)
+}
+
+// kindText names the kind of arenas, and why it is not the one that GPUs would have.
+func kindText(a plan.Arenas) string {
+	if a.Reason == "" {
+		return a.Kind
+	}
+	return a.Kind + ", as " + a.Reason
 }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from dflash_runner import image
-from dflash_runner.arena import Arena
+from dflash_runner.arenas import Arenas
 from dflash_runner.buffers import Held, RowBuffers
 from dflash_runner.certificate import Certificate, Progress
 from dflash_runner.communicator import Communicator
@@ -17,7 +17,18 @@ from dflash_runner.config import Configuration
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frames import RowLoss, bits_of
 from dflash_runner.lane import LaneError
-from dflash_runner.orders import Abort, Commit, Image, Join, Load, MapArena, Order, Pull, Train
+from dflash_runner.orders import (
+    Abort,
+    Commit,
+    CreateArena,
+    Image,
+    Join,
+    Load,
+    MapArena,
+    Order,
+    Pull,
+    Train,
+)
 from dflash_runner.replies import (
     NO_DIGEST,
     Aborted,
@@ -64,7 +75,7 @@ class DrafterRole:
         )
         self._watch = Watch()
         self._standing = Standing()
-        self._arenas: dict[int, Arena] = {}  # written by the lane's thread, read by the copy thread
+        self._arenas = Arenas()  # written by the lane's thread, read by the copy thread
         self._writer = Helper("image")
         self._clock.lap("build")
 
@@ -94,18 +105,16 @@ class DrafterRole:
         if order.write:
             os.close(fd)
             raise LaneError(f"map arena {order.arena}: a drafter only reads, the order says write")
-        self._arenas[order.arena] = Arena(
-            fd, arena=order.arena, slots=order.slots, slot_bytes=order.slot_bytes, write=False
-        )
+        self._arenas.map(order, fd=fd)
+
+    def create_arena(self, order: CreateArena) -> int:
+        """No order of a drafter."""
+        raise LaneError(f"create arena {order.arena}: a drafter only reads")
 
     def pull(self, order: Pull, *, send: Send) -> None:
         """Copy a row out of a slot into a row buffer."""
         start = time.perf_counter()
-        arena = self._arenas.get(order.handle.arena)
-        if arena is None:
-            raise WorkerError(
-                Kind.INVALID, f"pull row {order.row}: want a mapped arena, got {order.handle.arena}"
-            )
+        arena = self._arenas.get(order.handle.arena, doing=f"pull row {order.row}")
         held = self._buffers.begin(order.row, epoch=order.epoch, bucket=order.bucket, pieces=order.pieces)
         try:
             arena.read_row(order.handle, row=order.row, out=held.tensors)

@@ -26,6 +26,7 @@ KindName = Literal[
     "internal", "invalid", "not_found", "exhausted", "stale", "unavailable", "canceled", "fatal"
 ]
 What = Literal["decode", "plain", "loss"]
+ArenaKind = Literal["memfd", "cuda_vmm"]
 
 _MAX_END: Final = 2**63 - 1
 

@@ -18,7 +18,7 @@ import msgspec
 
 from dflash_runner.frames import MAX_FRAME_BYTES
 from dflash_runner.orders import Order, needs_fd
-from dflash_runner.replies import Reply
+from dflash_runner.replies import Reply, reply_needs_fd
 
 LANE_EXIT_CODE: Final = 70
 _MAX_FDS: Final = 4  # more than the one that is allowed, so that a second is seen and closed
@@ -141,17 +141,24 @@ class Lane:
             raise
         return order, fds[0] if fds else None
 
-    def send(self, reply: Reply) -> None:
+    def send(self, reply: Reply, fd: int | None = None) -> None:
         """Send `reply`; callable from any thread. Waits while the supervisor reads slowly.
+
+        Args:
+            reply: what is answered.
+            fd: travels along where the reply needs one; stays the caller's.
 
         Raises:
             LaneClosed: the supervisor closed its end, or died.
             LaneError: the reply would break the schema; nothing was sent.
         """
+        if reply_needs_fd(reply) != (fd is not None):
+            raise LaneError(f"send {_type_of(reply)}: descriptor: want {reply_needs_fd(reply)}, got {fd}")
         frame = encode_reply(reply)
+        rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))]
         try:
             with self._send_lock:
-                self._socket.send(frame, socket.MSG_NOSIGNAL)
+                self._socket.sendmsg([frame], rights, socket.MSG_NOSIGNAL)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise LaneClosed("the supervisor's end is closed") from error
 

@@ -9,6 +9,7 @@ from dflash_runner.frames import (
     SLOT_HEADER_BYTES,
     U32,
     U64,
+    ArenaKind,
     Digest,
     Frame,
     Handle,
@@ -23,7 +24,7 @@ class MapArena(Frame, frozen=True, kw_only=True, tag="arena"):
     """Map the arena whose descriptor travels along. Reply: `Mapped`."""
 
     arena: U32
-    kind: Literal["memfd"]
+    kind: ArenaKind
     write: bool
     slots: U32
     slot_bytes: U64
@@ -31,8 +32,21 @@ class MapArena(Frame, frozen=True, kw_only=True, tag="arena"):
     def __post_init__(self) -> None:
         """Refuse an arena without a number, slots or room for a header."""
         Frame.__post_init__(self)
-        require(self.arena >= 1 and self.slots >= 1, "arena, slots: want at least 1")
-        require(self.slot_bytes >= SLOT_HEADER_BYTES, "slot_bytes: want at least 64")
+        _require_slots(self)
+
+
+class CreateArena(Frame, frozen=True, kw_only=True, tag="create"):
+    """Allocate, map and export an arena on this worker's GPU. Reply: `Created`, with its descriptor."""
+
+    arena: U32
+    kind: Literal["cuda_vmm"]
+    slots: U32
+    slot_bytes: U64
+
+    def __post_init__(self) -> None:
+        """Refuse an arena without a number, slots or room for a header."""
+        Frame.__post_init__(self)
+        _require_slots(self)
 
 
 class Produce(RowOrder, frozen=True, kw_only=True, tag="produce"):
@@ -133,7 +147,9 @@ class Drain(Frame, frozen=True, kw_only=True, tag="drain"):
     """Finish what is running and exit 0. Reply: `Drained`."""
 
 
-Order: TypeAlias = MapArena | Produce | Pull | Join | Train | Commit | Abort | Image | Load | Evaluate | Drain
+Order: TypeAlias = (
+    MapArena | CreateArena | Produce | Pull | Join | Train | Commit | Abort | Image | Load | Evaluate | Drain
+)
 
 
 def needs_fd(order: Order) -> bool:
@@ -146,3 +162,9 @@ def needs_fd(order: Order) -> bool:
     if isinstance(order, Evaluate):
         return order.nbytes > 0
     return isinstance(order, MapArena | Load)
+
+
+def _require_slots(order: MapArena | CreateArena) -> None:
+    """Raise `ValueError` for an arena without a number, slots or room for a header."""
+    require(order.arena >= 1 and order.slots >= 1, "arena, slots: want at least 1")
+    require(order.slot_bytes >= SLOT_HEADER_BYTES, "slot_bytes: want at least 64")

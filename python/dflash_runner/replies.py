@@ -40,6 +40,17 @@ class Mapped(Frame, frozen=True, kw_only=True, tag="mapped"):
         require(self.arena >= 1, "arena: want at least 1")
 
 
+class Created(Frame, frozen=True, kw_only=True, tag="created"):
+    """Answers `CreateArena`; the arena's descriptor travels along."""
+
+    arena: U32
+
+    def __post_init__(self) -> None:
+        """Refuse arena 0, which means none."""
+        Frame.__post_init__(self)
+        require(self.arena >= 1, "arena: want at least 1")
+
+
 class Produced(Frame, frozen=True, kw_only=True, tag="produced"):
     """Answers `Produce`: the copy into the slot is complete."""
 
@@ -173,6 +184,7 @@ class Failed(Frame, frozen=True, kw_only=True, tag="failed"):
 
 Reply: TypeAlias = (
     Mapped
+    | Created
     | Produced
     | Pulled
     | Joined
@@ -186,6 +198,14 @@ Reply: TypeAlias = (
     | Drained
     | Failed
 )
+
+
+def reply_needs_fd(reply: Reply) -> bool:
+    """Whether a descriptor travels with `reply`.
+
+    Source: proto/lane.md, Replies.
+    """
+    return isinstance(reply, Created)
 
 
 def _bound(name: str, text: str, limit_bytes: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from dflash_runner import image
-from dflash_runner.arena import Arena, layout
+from dflash_runner.arenas import Arenas
 from dflash_runner.certificate import Certificate, Progress
 from dflash_runner.config import Configuration
 from dflash_runner.data import Dataset
@@ -18,9 +18,10 @@ from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.evaluation import Evaluator
 from dflash_runner.frozen import FrozenTarget
 from dflash_runner.lane import LaneError
-from dflash_runner.orders import Abort, Evaluate, MapArena, Order, Produce, Pull
+from dflash_runner.orders import Abort, CreateArena, Evaluate, MapArena, Order, Produce, Pull
 from dflash_runner.packing import pack
 from dflash_runner.replies import Produced
+from dflash_runner.slots import layout
 from dflash_runner.trainer import DTYPES
 from dflash_runner.warmup import Clock, prepare_torch, warm_up
 from dflash_runner.warmup_target import TargetSubject
@@ -57,7 +58,7 @@ class TargetRole:
         _check_model(self._target, configuration)
         self._evaluator = Evaluator(self._target, configuration=configuration)
         self._watch = Watch()
-        self._arenas: dict[int, Arena] = {}  # written by the lane's thread, read by the main one
+        self._arenas = Arenas()  # written by the lane's thread, read by the main one
         self._clock.lap("build")
 
     def built(self) -> Built:
@@ -86,9 +87,11 @@ class TargetRole:
         if not order.write:
             os.close(fd)
             raise LaneError(f"map arena {order.arena}: a target writes, the order says read")
-        self._arenas[order.arena] = Arena(
-            fd, arena=order.arena, slots=order.slots, slot_bytes=order.slot_bytes, write=True
-        )
+        self._arenas.map(order, fd=fd)
+
+    def create_arena(self, order: CreateArena) -> int:
+        """Make the arena that this target writes, in its GPU."""
+        return self._arenas.create(order)
 
     def pull(self, order: Pull, *, send: Send) -> None:  # noqa: ARG002 the role's signature
         """No order of a target."""
@@ -116,11 +119,7 @@ class TargetRole:
     def _produce(self, order: Produce) -> Produced:
         """Make one row in a slot."""
         start = time.perf_counter()
-        arena = self._arenas.get(order.arena)
-        if arena is None:
-            raise WorkerError(
-                Kind.INVALID, f"produce row {order.row}: want a mapped arena, got {order.arena}"
-            )
+        arena = self._arenas.get(order.arena, doing=f"produce row {order.row}")
         if order.bucket not in self._configuration.training.buckets:
             want = list(self._configuration.training.buckets)
             raise WorkerError(

@@ -79,6 +79,8 @@ ORDERS = [
     ),
     lambda seq: orders.Evaluate(seq=seq, step=0, what="loss", first=8, count=8, new_tokens=0, nbytes=0),
     lambda seq: orders.Drain(seq=seq),
+    lambda seq: orders.MapArena(seq=seq, arena=2, kind="cuda_vmm", write=False, slots=3, slot_bytes=1 << 31),
+    lambda seq: orders.CreateArena(seq=seq, arena=2, kind="cuda_vmm", slots=3, slot_bytes=1 << 31),
 ]
 REPLIES = [
     lambda seq: replies.Mapped(seq=seq, arena=1),
@@ -140,6 +142,7 @@ REPLIES = [
         traceback=["Traceback (most recent call last):", "WorkerError: é"],
     ),
     lambda seq: replies.Failed(seq=seq, kind="fatal", message="m", hint="h", traceback=[]),
+    lambda seq: replies.Created(seq=seq, arena=2),
 ]
 FRAMES = {
     "order": ([make(seq) for seq, make in enumerate(ORDERS, 1)], lane.encode_order, lane.decode_order),
@@ -173,7 +176,7 @@ def test_golden_is_whole() -> None:
     """Each golden file is looked at, and each type has one."""
     names = {name_of(frame) for frames, _, _ in FRAMES.values() for frame in frames}
     assert names == {path.stem for path in GOLDEN.glob("*.hex")}
-    assert len(names) == 24
+    assert len(names) == 26
 
 
 TRAINED = {"type": "trained", "v": 1, "seq": 5, "step": 9, "micro": 1, "row": 7, "busy_us": 3}
@@ -274,7 +277,11 @@ def test_killer_frames(frame: str) -> None:
         lambda: orders.Load(seq=1, **AT, nbytes=0),
         lambda: orders.Image(seq=1, **AT, write=True, nbytes=0),
         lambda: orders.Evaluate(seq=1, step=0, what="plain", first=0, count=0, new_tokens=1, nbytes=0),
+        lambda: orders.CreateArena(seq=1, arena=0, kind="cuda_vmm", slots=1, slot_bytes=64),
+        lambda: orders.CreateArena(seq=1, arena=1, kind="cuda_vmm", slots=0, slot_bytes=64),
+        lambda: orders.CreateArena(seq=1, arena=1, kind="cuda_vmm", slots=1, slot_bytes=63),
         lambda: orders.Drain(seq=0),
+        lambda: replies.Created(seq=1, arena=0),
         lambda: replies.Voted(seq=1, **AT, rows=[], weight=0, norm=NAN_BITS, finite=True),
         lambda: replies.Voted(seq=1, **AT, rows=[RowLoss(1, math.inf, 1.0)], weight=0, norm=0, finite=True),
         lambda: replies.Saved(seq=1, step=1, written=False, image=digest(1), parameters=digest(1), busy_us=0),
@@ -286,6 +293,16 @@ def test_values_out_of_range(make: Callable[[], object]) -> None:
     """What proto/lane.md forbids cannot be made."""
     with pytest.raises(ValueError):
         make()
+
+
+def test_only_the_gpu_kind_is_created_by_a_worker() -> None:
+    """A memfd is the supervisor's to make; a kind nobody knows is no arena's."""
+    create = orders.CreateArena(seq=1, arena=1, kind="memfd", slots=1, slot_bytes=64)
+    with pytest.raises(LaneError, match="kind"):
+        lane.encode_order(create)
+    arena = orders.MapArena(seq=1, arena=1, kind="file", write=False, slots=1, slot_bytes=64)
+    with pytest.raises(LaneError, match="kind"):
+        lane.encode_order(arena)
 
 
 def test_reply_of_wrong_types_is_not_sent() -> None:
@@ -369,6 +386,7 @@ def test_orders_arrive_with_their_descriptors(pair: tuple[Lane, socket.socket]) 
         (lane.encode_order(orders.Drain(seq=1)), 1),
         (lane.encode_order(orders.Load(seq=1, **AT, nbytes=1)), 0),
         (lane.encode_order(orders.Load(seq=1, **AT, nbytes=1)), 2),
+        (lane.encode_order(orders.CreateArena(seq=1, arena=1, kind="cuda_vmm", slots=1, slot_bytes=64)), 1),
         (lane.encode_order(orders.Drain(seq=1)), 30),
         (lane.encode_order(orders.Drain(seq=2)), 0),
         (b"hello", 1),
@@ -418,16 +436,33 @@ def test_longest_frame(pair: tuple[Lane, socket.socket]) -> None:
 def test_replies_arrive(pair: tuple[Lane, socket.socket]) -> None:
     """One packet a reply, also from several threads."""
     worker, supervisor = pair
-    threads = [
-        threading.Thread(target=lambda: [worker.send(r) for r in FRAMES["reply"][0]]) for _ in range(3)
-    ]
+    plain = [r for r in FRAMES["reply"][0] if not replies.reply_needs_fd(r)]
+    threads = [threading.Thread(target=lambda: [worker.send(r) for r in plain]) for _ in range(3)]
     for thread in threads:
         thread.start()
-    sent = sorted(lane.encode_reply(r) for r in FRAMES["reply"][0] for _ in threads)
+    sent = sorted(lane.encode_reply(r) for r in plain for _ in threads)
     got = sorted(supervisor.recv(MAX_FRAME_BYTES) for _ in sent)
     for thread in threads:
         thread.join()
     assert got == sent
+
+
+def test_a_reply_carries_its_descriptor(pair: tuple[Lane, socket.socket], tmp_path: Path) -> None:
+    """`created` brings the arena's descriptor, which stays open here; no other reply does."""
+    worker, supervisor = pair
+    made = tmp_path / "arena"
+    made.write_bytes(b"slots")
+    with made.open() as file:
+        created = replies.Created(seq=1, arena=2)
+        worker.send(created, file.fileno())
+        frame, fds, _, _ = socket.recv_fds(supervisor, MAX_FRAME_BYTES, 4)
+        assert lane.decode_reply(frame) == created and len(fds) == 1
+        with os.fdopen(fds[0]) as received:
+            assert received.read() == "slots"
+        assert not file.closed and os.fstat(file.fileno())
+        for reply, fd in ((created, None), (replies.Drained(seq=1), file.fileno())):
+            with pytest.raises(LaneError, match="descriptor"):
+                worker.send(reply, fd)
 
 
 def test_end_of_the_supervisor(pair: tuple[Lane, socket.socket]) -> None:

@@ -18,9 +18,11 @@ LAYERS = (
     ("decode", "serving", "loss", "packing", "pretrained", "image", "export"),
     ("communicator", "optim", "flex", "data_writer", "tokenizer"),
     ("anchors", "model", "capture", "head", "data", "corpus", "oracle", "watch", "whole", "tiles"),
-    ("attention", "fold", "image_header", "tensorfile", "host", "certificate"),
-    ("arena", "lane"),
+    ("attention", "fold", "image_header", "tensorfile", "host", "certificate", "arenas"),
+    ("arena", "cuda_arena", "lane"),
     ("orders", "replies"),
+    ("slots", "cuda_memory", "cuda_driver", "device_checksum"),
+    ("parts",),
     ("frames", "config", "errors", "log", "checksum"),
 )
 GENERATED = ("job.v1", "worker.v1")

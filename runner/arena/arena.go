@@ -10,8 +10,8 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 )
 
-// KindMemfd is host memory; the other kind will be CUDA's.
-const KindMemfd = "memfd"
+// KindMemfd is host memory, made here.
+const KindMemfd = runner.ArenaMemfd
 
 // Memory is what an arena of any kind is to the supervisor: a descriptor for
 // its producer and one for its consumers. The supervisor holds both, so the

@@ -153,6 +153,9 @@ func (k *checker) data() {
 }
 
 func (k *checker) rest() {
+	if k.ok("arenas.kind", "workers.device") && k.Arenas.Kind == "cuda_vmm" && k.Workers.Device == "cpu" {
+		k.add("arenas.kind", "leave it at auto, or set workers.device: cuda", "want auto or memfd with workers.device cpu, got cuda_vmm")
+	}
 	if f := k.Failure; f.BackoffMin > f.BackoffMax {
 		k.add("failure.backoff_max", "", "want at least backoff_min %s, got %s", f.BackoffMin, f.BackoffMax)
 	}

@@ -164,6 +164,7 @@ func TestProblems(t *testing.T) {
 		{"answer longer than a row", valid, []string{"data.regenerate.new_tokens=129"}, []string{"want prompt_tokens + new_tokens of at most the largest bucket 160, got 161"}},
 		{"nothing to train on", valid, []string{"data.regenerate.samples=0"}, []string{"data.regenerate.samples: want samples to make from the corpus, or data.files, got neither"}},
 		{"held-out file trained on", valid, []string{"data.files=[a.txt]", "data.heldout_files=[a.txt]"}, []string{"data.heldout_files[0]: want files that are not trained on"}},
+		{"arenas", valid, []string{"arenas.kind=cuda_vmm"}, []string{"arenas.kind: want auto or memfd with workers.device cpu, got cuda_vmm"}},
 		{"backoff", valid, []string{"failure.backoff_min=2m"}, []string{"failure.backoff_max: want at least backoff_min 2m, got 30s"}},
 		{"set without value", valid, []string{"training.steps"}, []string{"--set training.steps: want path=value"}},
 		{"set of an unknown path", valid, []string{"training.step=3"}, []string{"--set training.step=3: training.step: unknown key (did you mean \"steps\"?)"}},

@@ -24,6 +24,7 @@ func defaults() *Config {
 			ClipNorm: 1, Epsilon: 1e-8, ComputeDType: "float32", HorizonSteps: 50,
 		},
 		Workers:     Workers{Targets: 1, Drafters: 1, Device: "cpu", Colocate: "auto", Threads: 1, Slots: 3},
+		Arenas:      Arenas{Kind: "auto"},
 		WarmUp:      WarmUp{Width: 1, Deadline: Duration(15 * time.Minute)},
 		Images:      Images{EverySteps: 25},
 		Checkpoints: Checkpoints{EverySteps: 500, KeepLast: 2, KeepBest: 1},

@@ -20,6 +20,8 @@ type Config struct {
 	Training Training `yaml:"training"`
 	// Workers says how many processes run, and on which devices.
 	Workers Workers `yaml:"workers"`
+	// Arenas are the memory that rows are handed over in.
+	Arenas Arenas `yaml:"arenas"`
 	// WarmUp bounds how workers prove their kernels before they train.
 	WarmUp WarmUp `yaml:"warmup"`
 	// Images are copies of a drafter's whole state in shared memory.
@@ -257,6 +259,12 @@ type Workers struct {
 	Slots int `yaml:"slots" min:"2" max:"64"`
 	// Turns are workers that may compute at once on one device; 0: one on a GPU, as many as the cores allow on a CPU. Default 0.
 	Turns int `yaml:"turns" min:"0" max:"1024"`
+}
+
+// Arenas says in what memory rows are handed over; workers.slots is their size.
+type Arenas struct {
+	// Kind: memfd is host memory, cuda_vmm the target's own GPU, which drafters read directly; auto: cuda_vmm on GPUs that can, else memfd, with the reason shown. Default auto.
+	Kind string `yaml:"kind" enum:"auto|memfd|cuda_vmm"`
 }
 
 // WarmUp bounds warm-up.

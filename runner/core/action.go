@@ -47,14 +47,18 @@ type (
 
 // Actions on memory and the disk.
 type (
-	// MakeArena allocates an arena for a target's slots. Answered by ArenaMade
-	// or ArenaFailed. Arenas stay until the supervisor ends.
+	// MakeArena allocates an arena for a target's slots, where targets do not do
+	// so themselves. Answered by ArenaMade or ArenaFailed. Arenas of any kind
+	// stay until the supervisor ends.
 	MakeArena struct {
 		Arena     runner.Arena
 		Worker    runner.Worker
 		Slots     uint32
 		SlotBytes uint64
 	}
+	// HoldArena keeps the descriptor that came with the Created reply whose
+	// handling gives this action. A descriptor without it is closed.
+	HoldArena struct{ Arena runner.Arena }
 	// MakeImage makes an empty memfd. Answered by ImageMade or ImageFailed.
 	MakeImage struct {
 		Image ImageID
@@ -127,6 +131,7 @@ func (WarmUp) action()    {}
 func (Send) action()      {}
 func (Kill) action()      {}
 func (MakeArena) action() {}
+func (HoldArena) action() {}
 func (MakeImage) action() {}
 func (OpenImage) action() {}
 func (DropImage) action() {}

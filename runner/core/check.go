@@ -24,6 +24,8 @@ func (cfg *Config) check() error {
 		return runner.Errorf(runner.Invalid, "check gate: width: want at least 1, got %d", cfg.GateWidth)
 	case cfg.Slots < 1:
 		return runner.Errorf(runner.Invalid, "check arenas: slots: want at least 1, got %d", cfg.Slots)
+	case cfg.ArenaKind != "" && cfg.ArenaKind != runner.ArenaMemfd && cfg.ArenaKind != runner.ArenaCUDA:
+		return runner.Errorf(runner.Invalid, "check arenas: kind: want %s or %s, got %q", runner.ArenaMemfd, runner.ArenaCUDA, cfg.ArenaKind)
 	case cfg.Planner == nil:
 		return runner.Errorf(runner.Invalid, "check planner: want one, got none")
 	case cfg.Steps == 0 && cfg.Epochs == 0:

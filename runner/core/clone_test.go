@@ -15,7 +15,7 @@ func (w *world) clone() *world {
 	for i := range n.procs {
 		n.procs[i].main, n.procs[i].fast = slices.Clone(n.procs[i].main), slices.Clone(n.procs[i].fast)
 	}
-	n.memory = maps.Clone(w.memory)
+	n.memory, n.held = maps.Clone(w.memory), maps.Clone(w.held)
 	n.touches, n.pictures, n.disk = slices.Clone(w.touches), slices.Clone(w.pictures), slices.Clone(w.disk)
 	n.journal, n.shares, n.applied = slices.Clip(w.journal), slices.Clone(w.shares), slices.Clone(w.applied)
 	n.trace, n.acts, n.events = slices.Clip(w.trace), nil, nil
@@ -129,6 +129,10 @@ func (k *key) order(o runner.Order, id ImageID) {
 	k.b = append(k.b, runner.OrderType(o)[0], runner.OrderType(o)[1])
 	at := func(a runner.At) { k.n(int(a.Lineage), int(a.Communicator), int(a.Step)) }
 	switch o := o.(type) {
+	case runner.MapArena:
+		k.n(int(o.Arena), boolInt(o.Write))
+	case runner.CreateArena:
+		k.n(int(o.Arena))
 	case runner.Produce:
 		k.n(int(o.Row), int(o.Slot.Arena), int(o.Slot.Index), k.version(o.Slot, o.Version))
 	case runner.Pull:
@@ -168,7 +172,7 @@ func (k *key) slots() {
 		for j, s := range a.Slots {
 			at := runner.Slot{Arena: a.Arena, Index: uint32(j)}
 			m := k.w.memory[at]
-			k.n(int(s.State), int(s.Row), int(s.Holder.Worker.Rank), int(s.Holder.Generation), boolInt(s.Reading, m.version == s.Version), int(m.row))
+			k.n(boolInt(k.w.held[a.Arena]), int(s.State), int(s.Row), int(s.Holder.Worker.Rank), int(s.Holder.Generation), boolInt(s.Reading, m.version == s.Version), int(m.row))
 		}
 	}
 	t := slices.Clone(k.w.touches)

@@ -13,6 +13,7 @@ type Config struct {
 	Devices      map[string]int // turns of each device that a worker names
 	GateWidth    int
 	Slots        uint32  // of each target's arena
+	ArenaKind    string  // runner.ArenaCUDA: each target creates its own; else the supervisor makes them
 	Planner      Planner // freshly made; the core owns it from New on
 	Steps        runner.Step
 	Epochs       uint32 // 0: no limit but Steps; Steps 0: no limit but Epochs

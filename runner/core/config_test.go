@@ -18,6 +18,7 @@ func TestNewRefuses(t *testing.T) {
 		{func(c *Config) { c.Workers = c.Workers[:1] }, "want a target and a drafter, got 1 and 0"},
 		{func(c *Config) { c.GateWidth = 0 }, "width: want at least 1"},
 		{func(c *Config) { c.Slots = 0 }, "slots: want at least 1"},
+		{func(c *Config) { c.ArenaKind = "file" }, `kind: want memfd or cuda_vmm, got "file"`},
 		{func(c *Config) { c.Planner = nil }, "planner"},
 		{func(c *Config) { c.Epochs = 0 }, "want steps or epochs above 0"},
 		{func(c *Config) { c.NonFinite = 0 }, "non-finite votes of at least 1"},

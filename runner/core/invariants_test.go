@@ -114,6 +114,17 @@ func TestI1_I2_I4_I5_I6_I11_SearchAll(t *testing.T) {
 	)
 }
 
+// Arenas that targets create: whoever dies before, at or after an export, each
+// exists once, and nobody is told to map one that does not.
+func TestI4_I11_SearchArenasOfTargets(t *testing.T) {
+	all(t, stepsEager,
+		search{setup: setup{creating: true, targets: 1, drafters: 2, micros: 1, steps: 2, slots: 1, budget: 9}, crashes: 2},
+		search{setup: setup{creating: true, targets: 2, drafters: 1, micros: 1, steps: 2, slots: 1, budget: 9}, crashes: 2, outages: 1},
+		search{setup: setup{creating: true, silent: true, targets: 2, drafters: 2, micros: 1, steps: 2, slots: 1, budget: 9}, crashes: 2},
+	)
+	all(t, nil, search{setup: setup{creating: true, targets: 1, drafters: 1, micros: 1, steps: 1, slots: 1, budget: 9}, crashes: 2})
+}
+
 // Without any one of its protections the core breaks: the search sees it.
 func TestI5_I6_I11_EveryProtectionIsNeeded(t *testing.T) {
 	unsafe := steps(2)

@@ -22,8 +22,15 @@ func (w *world) sent(a Send) {
 	k := ask{a.Seq, a.Order, a.Image}
 	switch o := a.Order.(type) {
 	case runner.MapArena:
+		if !w.held[o.Arena] {
+			w.fault("%v is to map arena %d, whose descriptor did not come", a.Life, o.Arena)
+		}
 		w.later(Replied{Life: a.Life, Seq: a.Seq, Reply: runner.Mapped{Arena: o.Arena}})
 		return
+	case runner.CreateArena:
+		if w.held[o.Arena] {
+			w.fault("%v is to create arena %d, which is there", a.Life, o.Arena)
+		}
 	case runner.Produce:
 		w.leased(a.Life, o.Slot, o.Version)
 	case runner.Pull:
@@ -171,6 +178,8 @@ func (w *world) work(i int) {
 	k := p.main[0]
 	p.main = p.main[1:]
 	switch o := k.order.(type) {
+	case runner.CreateArena:
+		w.reply(p, k, runner.Created{Arena: o.Arena})
 	case runner.Produce:
 		w.memory[o.Slot] = content{o.Row, o.Version}
 		w.untouch(p.life, o.Slot)

@@ -23,7 +23,9 @@ func (c *Core) launched(in Launched) {
 	if w.id.Role == runner.Target && w.arena == 0 {
 		w.arena = runner.Arena(len(c.ledger.Arenas) + 1)
 		c.ledger.Add(w.arena, w.id, c.cfg.Slots)
-		c.do(MakeArena{Arena: w.arena, Worker: w.id, Slots: c.cfg.Slots, SlotBytes: w.slotBytes})
+		if !c.targetsCreate() {
+			c.do(MakeArena{Arena: w.arena, Worker: w.id, Slots: c.cfg.Slots, SlotBytes: w.slotBytes})
+		}
 		c.figures.arenas = append(c.figures.arenas, arenaFigures{slotBytes: w.slotBytes})
 	}
 	c.move(w, life.Launched)
@@ -67,12 +69,21 @@ func (c *Core) arenaMade(in ArenaMade) {
 	}
 }
 
+// targetsCreate reports whether arenas lie in their targets' GPUs.
+func (c *Core) targetsCreate() bool { return c.cfg.ArenaKind == runner.ArenaCUDA }
+
 // prepare has arenas mapped: a target's by itself to write, everyone's by each
-// drafter to read. A life is ready once nothing that exists is left to map.
+// drafter to read. A life is ready once nothing that exists is left to map. An
+// arena exists from its descriptor's arrival on: a target that died before it
+// sent one leaves nothing behind, and its next life creates.
 func (c *Core) prepare() (acted bool) {
 	for i := range c.workers {
 		w := &c.workers[i]
 		if w.life.State != life.Certified && w.life.State != life.Ready {
+			continue
+		}
+		if c.create(w) {
+			acted = true
 			continue
 		}
 		ready := w.id.Role == runner.Drafter || w.made
@@ -96,6 +107,27 @@ func (c *Core) prepare() (acted bool) {
 	return acted
 }
 
+// create has a target make its arena, where that is its to do and not done.
+func (c *Core) create(w *worker) bool {
+	if !c.targetsCreate() || w.id.Role != runner.Target || w.made || w.asked(w.arena) {
+		return false
+	}
+	w.maps = append(w.maps, mapping{arena: w.arena})
+	c.send(w, runner.CreateArena{Arena: w.arena, Kind: c.cfg.ArenaKind, Slots: c.cfg.Slots, SlotBytes: w.slotBytes}, noTurn, 0)
+	return true
+}
+
+// created takes a target's arena over. The target has mapped it itself.
+func (c *Core) created(w *worker, o runner.CreateArena, r runner.Created) bool {
+	if r.Arena != o.Arena {
+		return false
+	}
+	w.made = true
+	c.figures.arenas[w.arena-1].kind = o.Kind
+	c.do(HoldArena{Arena: w.arena})
+	return w.mapDone(r.Arena)
+}
+
 func (w *worker) asked(a runner.Arena) bool {
 	for _, m := range w.maps {
 		if m.arena == a {
@@ -106,8 +138,13 @@ func (w *worker) asked(a runner.Arena) bool {
 }
 
 func (c *Core) mapped(w *worker, o runner.MapArena, r runner.Mapped) bool {
+	return r.Arena == o.Arena && w.mapDone(r.Arena)
+}
+
+// mapDone notes that a life has an arena mapped that it was asked to map.
+func (w *worker) mapDone(a runner.Arena) bool {
 	for i := range w.maps {
-		if w.maps[i].arena == r.Arena && r.Arena == o.Arena {
+		if w.maps[i].arena == a {
 			w.maps[i].done = true
 			return true
 		}

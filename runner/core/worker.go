@@ -60,7 +60,7 @@ const (
 	allTurn      // every one: a micro-step that reduces
 )
 
-// mapping is an arena that a life was told to map.
+// mapping is an arena that a life was told to map, or to create.
 type mapping struct {
 	arena runner.Arena
 	done  bool
@@ -179,6 +179,11 @@ func (c *Core) answer(w *worker, o order, r runner.Reply) {
 		var m runner.Mapped
 		if m, ok = r.(runner.Mapped); ok {
 			ok = c.mapped(w, order, m)
+		}
+	case runner.CreateArena:
+		var m runner.Created
+		if m, ok = r.(runner.Created); ok {
+			ok = c.created(w, order, m)
 		}
 	case runner.Produce:
 		var p runner.Produced

@@ -75,6 +75,8 @@ type world struct {
 	core       *Core
 	procs      []proc
 	memory     map[runner.Slot]content
+	held       map[runner.Arena]bool // descriptors of arenas that drive keeps
+	offered    runner.Arena          // came with the reply that is being handled
 	touches    []touch
 	pictures   []picture
 	disk       []picture // published
@@ -116,6 +118,7 @@ type setup struct {
 	poison                           []runner.Sample // their rows' losses are not finite
 	stops                            int
 	tune                             func(*Config)
+	creating                         bool // targets make their arenas
 	silent                           bool // some deaths close no lane before they are reaped
 	fragile                          bool // workers apply at their own vote: what rule 3 forbids
 	without                          protections
@@ -175,6 +178,9 @@ func (s *setup) config(r *Resume) Config {
 		cfg.Workers = append(cfg.Workers, Worker{w, device})
 		cfg.Devices[device] = max(1, s.turns)
 	}
+	if s.creating {
+		cfg.ArenaKind = runner.ArenaCUDA
+	}
 	if s.tune != nil {
 		s.tune(&cfg)
 	}
@@ -198,6 +204,7 @@ func (w *world) start(r *Resume) {
 	w.lives++
 	w.core, w.procs = c, make([]proc, len(c.workers))
 	w.memory, w.touches, w.pictures, w.sending, w.shares = map[runner.Slot]content{}, nil, nil, 0, nil
+	w.held, w.offered = map[runner.Arena]bool{}, 0
 	w.base, w.durable, w.syncing, w.inputs = len(w.journal), 0, nil, nil
 	w.give(Begin{})
 }
@@ -227,6 +234,7 @@ func (w *world) give(in ...Input) {
 					w.fault("panic: %v", p)
 				}
 			}()
+			w.offered = offeredBy(next)
 			begun := time.Now()
 			as := w.core.Handle(w.now, next)
 			if w.clock != nil {
@@ -238,6 +246,16 @@ func (w *world) give(in ...Input) {
 		}()
 	}
 	w.inputs = nil
+}
+
+// offeredBy gives the arena whose descriptor comes with an input, or 0.
+func offeredBy(in Input) runner.Arena {
+	if r, ok := in.(Replied); ok {
+		if c, ok := r.Reply.(runner.Created); ok {
+			return c.Arena
+		}
+	}
+	return 0
 }
 
 func (w *world) later(in Input) { w.inputs = append(w.inputs, in) }
@@ -273,7 +291,16 @@ func (w *world) act(a Action) {
 			w.die(p)
 		}
 	case MakeArena:
+		if w.setup.creating {
+			w.fault("arena %d is made here, though targets create", a.Arena)
+		}
+		w.held[a.Arena] = true
 		w.later(ArenaMade{Arena: a.Arena, Kind: "memfd"})
+	case HoldArena:
+		if a.Arena != w.offered || w.held[a.Arena] {
+			w.fault("arena %d is to be kept, where %d came and held is %v", a.Arena, w.offered, w.held)
+		}
+		w.held[a.Arena] = true
 	case MakeImage:
 		if w.noMemory {
 			w.later(ImageFailed{Image: a.Image, Err: errors.New("no memory")})

@@ -28,6 +28,10 @@ type Check struct {
 type Needs struct {
 	MemoryBytes uint64 // arenas, images and workers together
 	GPU         bool   // some worker is on one
+
+	ArenaKind   string // that the plan chose; empty: there is no plan
+	ArenaReason string // why it is host memory although there are GPUs
+	ArenaErr    error  // the kind asked for cannot be
 }
 
 // Readings is what was read of a machine. A field that could not be read says
@@ -113,7 +117,7 @@ type ClockReading struct {
 // Judge gives one check for each thing that matters, in a fixed order.
 func Judge(r Readings, n Needs) []Check {
 	return []Check{
-		system(r), python(r.Python), packages(r.Python), devices(r, n), peers(r), memory(r.Memory, n),
+		system(r), python(r.Python), packages(r.Python), devices(r, n), peers(r), arenas(n), memory(r.Memory, n),
 		shm(r.Shm), memlock(r), files(r.Files), disk("run directory", r.RunDir, minRunBytes, lowRunBytes),
 		disk("cache directory", r.CacheDir, cacheNeed(r.Python), lowCacheBytes), runtimeDir(r.Runtime), clock(r.Clock),
 	}

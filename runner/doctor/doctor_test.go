@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/pyenv"
 )
 
@@ -58,6 +59,11 @@ func TestJudge(t *testing.T) {
 		{"devices", func(r *Readings, n *Needs) { twoGPUs(r); r.GPUs[1].Driver, n.GPU = "535.2", true }, Fail, "535.2"},
 		{"devices", func(r *Readings, n *Needs) { twoGPUs(r); r.GPUs[0].MIG, n.GPU = true, true }, Warn, "H200"},
 		{"peer access", func(r *Readings, _ *Needs) { twoGPUs(r); r.NoPeer = [][2]int{{0, 1}} }, Warn, "[[0 1]]"},
+		{"arenas", func(_ *Readings, n *Needs) { n.ArenaKind, n.ArenaReason = "memfd", "GPU-b has no peer access" }, Warn, "memfd, as GPU-b has no peer access"},
+		{"arenas", func(_ *Readings, n *Needs) {
+			n.ArenaErr = runner.Errorf(runner.Unavailable, "want kind cuda_vmm, but").WithHint("auto")
+		}, Fail, "want kind cuda_vmm"},
+		{"", func(_ *Readings, n *Needs) { n.ArenaKind = "cuda_vmm" }, OK, ""},
 		{"memory", func(r *Readings, _ *Needs) { r.Memory.Err = errors.New("no /proc") }, Warn, "no /proc"},
 		{"memory", func(_ *Readings, n *Needs) { n.MemoryBytes = 13 << 30 }, Fail, "the run needs 13.0 GiB"},
 		{"memory", func(r *Readings, _ *Needs) { r.Memory.CgroupLimit, r.Memory.CgroupInUse = 4<<30, 1<<30 }, Warn, "3.0 GiB left of the cgroup's 4.0 GiB"},
@@ -104,7 +110,7 @@ func TestJudge(t *testing.T) {
 func TestJudgeCacheBeforeEnvironment(t *testing.T) {
 	r := fine()
 	r.Python.Problem, r.CacheDir.FreeBytes = "absent", 4<<30
-	if c := Judge(r, Needs{})[10]; c.Name != "cache directory" || c.Status != Fail || !strings.Contains(c.Hint, "8.0 GiB") {
+	if c := Judge(r, Needs{})[11]; c.Name != "cache directory" || c.Status != Fail || !strings.Contains(c.Hint, "8.0 GiB") {
 		t.Errorf("got %+v", c)
 	}
 }
@@ -199,5 +205,18 @@ func TestRead(t *testing.T) {
 	}
 	for _, c := range Judge(r, Needs{}) {
 		t.Logf("%-18s %-4s %s", c.Name, c.Status, c.Detail)
+	}
+}
+
+// Links names by UUID what nvidia-smi names by index.
+func TestLinks(t *testing.T) {
+	r := fine()
+	twoGPUs(&r)
+	if l := r.Links(); l.MIG != nil || l.NoPeer != nil {
+		t.Errorf("got %+v, want nothing in the way", l)
+	}
+	r.GPUs[1].MIG, r.NoPeer = true, [][2]int{{0, 1}}
+	if l := r.Links(); len(l.MIG) != 1 || l.MIG[0] != "GPU-b" || len(l.NoPeer) != 1 || l.NoPeer[0] != [2]string{"GPU-a", "GPU-b"} {
+		t.Errorf("got %+v", l)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/dflash-runner/dflash-runner/runner"
 )
 
 const (
@@ -127,6 +129,21 @@ func peers(r Readings) Check {
 		c.Hint = "between these, hidden states go through host memory (memfd), which is slower"
 	default:
 		c.Detail = "between all GPUs"
+	}
+	return c
+}
+
+// arenas says in what memory rows would be handed over, and why.
+func arenas(n Needs) Check {
+	c := Check{Name: "arenas", Status: OK, Detail: n.ArenaKind}
+	switch {
+	case n.ArenaErr != nil:
+		c.Status, c.Detail, c.Hint = Fail, n.ArenaErr.Error(), runner.HintOf(n.ArenaErr)
+	case n.ArenaReason != "":
+		c.Status, c.Detail = Warn, n.ArenaKind+", as "+n.ArenaReason
+		c.Hint = "rows go through host memory, which is slower; arenas.kind: memfd says that this is meant"
+	case n.ArenaKind == "":
+		c.Detail = "chosen once there is a plan"
 	}
 	return c
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
 // smiDeadline bounds one call of nvidia-smi, which hangs where a driver does.
@@ -31,6 +33,21 @@ func readGPUs(ctx context.Context, smi string) (gpus []GPU, noPeer [][2]int, err
 		return gpus, nil, fmt.Errorf("peer access: %w", err)
 	}
 	return gpus, parsePeers(out), nil
+}
+
+// Links gives what keeps the GPUs from reading one another's memory, by UUID.
+func (r Readings) Links() (l placement.Links) {
+	uuid := map[int]string{}
+	for _, g := range r.GPUs {
+		uuid[g.Index] = g.UUID
+		if g.MIG {
+			l.MIG = append(l.MIG, g.UUID)
+		}
+	}
+	for _, pair := range r.NoPeer {
+		l.NoPeer = append(l.NoPeer, [2]string{uuid[pair[0]], uuid[pair[1]]})
+	}
+	return l
 }
 
 func ask(ctx context.Context, args ...string) (string, error) {

@@ -30,6 +30,8 @@ func (l *Loop) act(a core.Action) {
 		l.kill(a)
 	case core.MakeArena:
 		l.makeArena(a)
+	case core.HoldArena:
+		l.arenas[a.Arena], l.offered = l.offered, nil
 	case core.MakeImage:
 		l.makeImage(a)
 	case core.OpenImage:

@@ -29,13 +29,15 @@ const (
 func (l *Loop) read(id runner.Life, p Process) {
 	room := make(chan struct{}, repliesAhead)
 	for {
-		seq, r, err := p.Receive()
+		seq, r, f, err := p.Receive()
 		if err == nil {
 			room <- struct{}{}
-			l.inbox.post(func() {
+			if !l.inbox.post(func() {
 				<-room
-				l.replied(core.Replied{Life: id, Seq: seq, Reply: r})
-			})
+				l.replied(core.Replied{Life: id, Seq: seq, Reply: r}, f)
+			}) && f != nil {
+				_ = f.Close() // nothing of it was used
+			}
 			continue
 		}
 		if runner.KindOf(err) == runner.Invalid {
@@ -62,20 +64,51 @@ func (l *Loop) ended(id runner.Life, p Process) {
 }
 
 // replied passes a reply on. A handle is judged here, where the arenas are
-// known, before it is repeated to a drafter.
-func (l *Loop) replied(in core.Replied) {
-	if p, ok := in.Reply.(runner.Produced); ok {
-		err := error(runner.Errorf(runner.Invalid, "there is no arena %d", p.Handle.Arena))
-		if a := l.arenas[p.Handle.Arena]; a != nil {
-			err = arena.CheckHandle(p.Handle, p.Handle.Arena, a.slots, a.slotBytes)
-		}
-		if err != nil {
-			l.handle(core.Unfit{Life: in.Life, Cause: runner.CauseProtocol, Message: fmt.Sprintf("produced row %d: %v", p.Row, err),
-				Hint: "its slots and the supervisor's differ: the Python tree and this binary may differ in version"})
-			return
-		}
+// known, before it is repeated to a drafter; and so is the descriptor of an
+// arena. The core says whether that is kept; else it is closed again.
+func (l *Loop) replied(in core.Replied, f *os.File) {
+	var err error
+	switch r := in.Reply.(type) {
+	case runner.Produced:
+		err = l.checkHandle(r)
+	case runner.Created:
+		l.offered, err = l.take(r, f)
+	}
+	if err != nil {
+		l.handle(core.Unfit{Life: in.Life, Cause: runner.CauseProtocol, Message: err.Error(),
+			Hint: "its slots and the supervisor's differ: the Python tree and this binary may differ in version"})
+		return
 	}
 	l.handle(in)
+	if l.offered != nil {
+		l.closeRegion("arena of no use", l.offered)
+		l.offered = nil
+	}
+}
+
+func (l *Loop) checkHandle(p runner.Produced) error {
+	err := error(runner.Errorf(runner.Invalid, "there is no arena %d", p.Handle.Arena))
+	if a := l.arenas[p.Handle.Arena]; a != nil {
+		err = arena.CheckHandle(p.Handle, p.Handle.Arena, a.slots, a.slotBytes)
+	}
+	if err != nil {
+		return fmt.Errorf("produced row %d: %w", p.Row, err)
+	}
+	return nil
+}
+
+// take makes a region of what came with r; f is closed where it is of no use.
+func (l *Loop) take(r runner.Created, f *os.File) (*slotted, error) {
+	o, ok := l.creates[r.Arena]
+	if !ok {
+		_ = f.Close() // nothing of it was used
+		return nil, runner.Errorf(runner.Invalid, "created arena %d, which nobody asked for", r.Arena)
+	}
+	region, err := l.c.Memory.TakeArena(o, f)
+	if err != nil {
+		return nil, fmt.Errorf("created arena %d: %w", r.Arena, err)
+	}
+	return &slotted{region, o.Slots, o.SlotBytes}, nil
 }
 
 // send sends an order, and has a life killed that cannot be sent one.
@@ -83,6 +116,9 @@ func (l *Loop) send(a core.Send) {
 	e := l.lives[a.Life]
 	if e == nil || e.process == nil {
 		return
+	}
+	if o, ok := a.Order.(runner.CreateArena); ok {
+		l.creates[o.Arena] = o
 	}
 	f, err := l.descriptor(a)
 	if err == nil {

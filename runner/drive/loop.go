@@ -43,6 +43,8 @@ type Loop struct {
 	cancel  context.CancelCauseFunc
 	lives   map[runner.Life]*life
 	arenas  map[runner.Arena]*slotted
+	creates map[runner.Arena]runner.CreateArena // asked of targets, by arena
+	offered *slotted                            // came with the reply that the core is being told of
 	images  map[core.ImageID]Region
 	making  map[core.ImageID]bool // asked for, neither there nor dropped
 	disk    *inbox                // the one disk worker's queue: func(), and nil at the end
@@ -66,7 +68,7 @@ func New(c Config) (*Loop, error) {
 	if c.Core.Resume != nil {
 		arranged = c.Core.Resume.Arranged
 	}
-	return &Loop{c: c, core: k, inbox: newInbox(), lives: map[runner.Life]*life{}, arenas: map[runner.Arena]*slotted{},
+	return &Loop{c: c, core: k, inbox: newInbox(), lives: map[runner.Life]*life{}, arenas: map[runner.Arena]*slotted{}, creates: map[runner.Arena]runner.CreateArena{},
 		making: map[core.ImageID]bool{}, images: map[core.ImageID]Region{}, disk: newInbox(), degrade: map[string]string{},
 		guard: newGuard(c, arranged)}, nil
 }

@@ -46,7 +46,8 @@ type Process interface {
 	// Send is called from the loop and never waits.
 	Send(seq uint64, o runner.Order, f *os.File) error
 	// Receive is called from one reader goroutine; any error ends it.
-	Receive() (uint64, runner.Reply, error)
+	// The file is the caller's, and nil where none travels with the reply.
+	Receive() (uint64, runner.Reply, *os.File, error)
 	// SignAge says how old the last sign of life is.
 	SignAge() time.Duration
 	// Kill ends the life; the first reason is kept. It is called once at most,
@@ -78,6 +79,10 @@ type Scheduler interface {
 // MakeArena and MakeImage may take as long as touching the memory takes.
 type Memory interface {
 	MakeArena(id runner.Arena, of runner.Worker, slots uint32, slotBytes uint64) (Region, error)
+	// TakeArena makes a region of the descriptor that came with `created`, after
+	// judging it. f is its own from the call on, also after an error. It is
+	// called from the loop and does not wait.
+	TakeArena(o runner.CreateArena, f *os.File) (Region, error)
 	MakeImage(step runner.Step, nbytes uint64) (Region, error)
 }
 

@@ -28,8 +28,9 @@ const (
 func checkOrder(o runner.Order) error {
 	switch o := o.(type) {
 	case runner.MapArena:
-		return first(atLeast("arena", uint64(o.Arena), 1), oneOf("kind", o.Kind, "memfd"),
-			atLeast("slots", uint64(o.Slots), 1), atLeast("slot_bytes", o.SlotBytes, slotHeader))
+		return first(oneOf("kind", o.Kind, runner.ArenaMemfd, runner.ArenaCUDA), checkSlots(o.Arena, o.Slots, o.SlotBytes))
+	case runner.CreateArena:
+		return first(oneOf("kind", o.Kind, runner.ArenaCUDA), checkSlots(o.Arena, o.Slots, o.SlotBytes))
 	case runner.Produce:
 		return first(checkPlan(o.RowPlan), atLeast("arena", uint64(o.Slot.Arena), 1),
 			atLeast("version", uint64(o.Version), 1))
@@ -55,10 +56,16 @@ func checkOrder(o runner.Order) error {
 	return nil
 }
 
+func checkSlots(a runner.Arena, slots uint32, slotBytes uint64) error {
+	return first(atLeast("arena", uint64(a), 1), atLeast("slots", uint64(slots), 1), atLeast("slot_bytes", slotBytes, slotHeader))
+}
+
 // checkReply refuses values that the schema forbids in a reply.
 func checkReply(r runner.Reply) error {
 	switch r := r.(type) {
 	case runner.Mapped:
+		return atLeast("arena", uint64(r.Arena), 1)
+	case runner.Created:
 		return atLeast("arena", uint64(r.Arena), 1)
 	case runner.Produced:
 		return first(atLeast("row", uint64(r.Row), 1), checkHandle(r.Handle))

@@ -76,6 +76,12 @@ func NeedsFD(o runner.Order) bool {
 	return false
 }
 
+// ReplyNeedsFD says whether a descriptor travels with r.
+func ReplyNeedsFD(r runner.Reply) bool {
+	_, ok := r.(runner.Created)
+	return ok
+}
+
 // Send writes one order, with f's descriptor where the order needs one; f
 // stays the caller's. It never waits: a worker that does not read until the
 // socket is full gives kind exhausted, one that is gone kind unavailable. In
@@ -104,9 +110,12 @@ func (c *Conn) Send(seq uint64, o runner.Order, f *os.File) error {
 	return sendError(runner.OrderType(o), errors.Join(err, sent))
 }
 
-// SendReply writes one reply; it is the worker's half. It waits up to
-// replyWait for room.
-func (c *Conn) SendReply(seq uint64, r runner.Reply) error {
+// SendReply writes one reply, with f's descriptor where the reply needs one; f
+// stays the caller's. It is the worker's half, and waits up to replyWait for room.
+func (c *Conn) SendReply(seq uint64, r runner.Reply, f *os.File) error {
+	if ReplyNeedsFD(r) != (f != nil) {
+		return runner.Errorf(runner.Internal, "send %s: descriptor: want %t, got %t", runner.ReplyType(r), ReplyNeedsFD(r), f != nil)
+	}
 	b, err := EncodeReply(seq, r)
 	if err != nil {
 		return err
@@ -114,23 +123,33 @@ func (c *Conn) SendReply(seq uint64, r runner.Reply) error {
 	if err := c.c.SetWriteDeadline(time.Now().Add(replyWait)); err != nil {
 		return sendError(runner.ReplyType(r), err)
 	}
-	_, err = c.c.Write(b)
-	return sendError(runner.ReplyType(r), err)
+	var sent error
+	err = withFD(f, func(rights []byte) error {
+		_, _, sent = c.c.WriteMsgUnix(b, rights, nil)
+		return nil
+	})
+	return sendError(runner.ReplyType(r), errors.Join(err, sent))
 }
 
-// Receive reads one reply. It gives io.EOF when the worker's end is closed, an
+// Receive reads one reply and the descriptor that travels with it, or nil; the
+// file is the caller's. It gives io.EOF when the worker's end is closed, an
 // error of kind invalid when the worker broke a rule, and net.ErrClosed after
-// Close. After any error the lane is of no more use.
-func (c *Conn) Receive() (uint64, runner.Reply, error) {
+// Close. After any error the lane is of no more use, and no descriptor is kept.
+func (c *Conn) Receive() (uint64, runner.Reply, *os.File, error) {
 	b, files, err := c.receive()
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
-	if len(files) > 0 {
+	seq, r, err := DecodeReply(b)
+	if err != nil {
 		closeAll(files)
-		return 0, nil, runner.Errorf(runner.Invalid, "receive reply: want no descriptors, got %d", len(files))
+		return 0, nil, nil, err
 	}
-	return DecodeReply(b)
+	f, err := only(files, runner.ReplyType(r), ReplyNeedsFD(r))
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	return seq, r, f, nil
 }
 
 // ReceiveOrder reads one order and the descriptor that travels with it, or
@@ -145,15 +164,24 @@ func (c *Conn) ReceiveOrder() (uint64, runner.Order, *os.File, error) {
 		closeAll(files)
 		return 0, nil, nil, err
 	}
-	switch want := NeedsFD(o); {
-	case want && len(files) == 1:
-		return seq, o, files[0], nil
-	case !want && len(files) == 0:
-		return seq, o, nil, nil
-	default:
-		closeAll(files)
-		return 0, nil, nil, runner.Errorf(runner.Invalid, "receive %s: descriptor: want %t, got %d", runner.OrderType(o), want, len(files))
+	f, err := only(files, runner.OrderType(o), NeedsFD(o))
+	if err != nil {
+		return 0, nil, nil, err
 	}
+	return seq, o, f, nil
+}
+
+// only gives the one descriptor that a frame needs, or nil where it needs none;
+// any other number is refused and closed.
+func only(files []*os.File, typ string, needed bool) (*os.File, error) {
+	switch {
+	case needed && len(files) == 1:
+		return files[0], nil
+	case !needed && len(files) == 0:
+		return nil, nil
+	}
+	closeAll(files)
+	return nil, runner.Errorf(runner.Invalid, "receive %s: descriptor: want %t, got %d", typ, needed, len(files))
 }
 
 // receive reads one packet, valid until the next call, and what descriptors came with it.

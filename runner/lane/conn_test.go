@@ -92,12 +92,23 @@ func TestOrdersAndRepliesCross(t *testing.T) {
 		}
 	}
 	for i, r := range testReplies() {
-		if err := theirs.SendReply(uint64(i+1), r); err != nil {
+		var f *os.File
+		if ReplyNeedsFD(r) {
+			f = memfd(t)
+		}
+		if err := theirs.SendReply(uint64(i+1), r, f); err != nil {
 			t.Fatalf("%T: %v", r, err)
 		}
-		seq, got, err := ours.Receive()
-		if err != nil || seq != uint64(i+1) || !reflect.DeepEqual(got, r) {
-			t.Fatalf("%T: got %d %+v, %v", r, seq, got, err)
+		seq, got, file, err := ours.Receive()
+		if err != nil || seq != uint64(i+1) || !reflect.DeepEqual(got, r) || (file != nil) != ReplyNeedsFD(r) {
+			t.Fatalf("%T: got %d %+v %v, %v", r, seq, got, file, err)
+		}
+		if file != nil {
+			flags, err := unix.FcntlInt(file.Fd(), unix.F_GETFD, 0)
+			if err != nil || flags&unix.FD_CLOEXEC == 0 {
+				t.Errorf("%T: the descriptor would leak into children: flags %d, %v", r, flags, err)
+			}
+			file.Close()
 		}
 	}
 }
@@ -110,6 +121,12 @@ func TestDescriptorMustMatchTheOrder(t *testing.T) {
 	}
 	if err := ours.Send(1, runner.Drain{}, memfd(t)); runner.KindOf(err) != runner.Internal || err == nil {
 		t.Errorf("drain with: got %v, want kind internal", err)
+	}
+	if err := theirs.SendReply(1, runner.Created{Arena: 1}, nil); runner.KindOf(err) != runner.Internal || err == nil {
+		t.Errorf("created without: got %v, want kind internal", err)
+	}
+	if err := theirs.SendReply(1, runner.Drained{}, memfd(t)); runner.KindOf(err) != runner.Internal || err == nil {
+		t.Errorf("drained with: got %v, want kind internal", err)
 	}
 	b, err := EncodeOrder(1, runner.Drain{})
 	if err != nil {
@@ -131,6 +148,10 @@ func TestHostilePackets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	created, err := EncodeReply(1, runner.Created{Arena: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
 	f := memfd(t)
 	many := make([]*os.File, 40)
 	for i := range many {
@@ -139,6 +160,9 @@ func TestHostilePackets(t *testing.T) {
 	for name, send := range map[string]func(*Conn){
 		"a descriptor":          func(c *Conn) { raw(t, c, drained, f) },
 		"more than fit":         func(c *Conn) { raw(t, c, drained, many...) },
+		"created without":       func(c *Conn) { raw(t, c, created) },
+		"created with two":      func(c *Conn) { raw(t, c, created, f, f) },
+		"created with many":     func(c *Conn) { raw(t, c, created, many...) },
 		"too long":              func(c *Conn) { raw(t, c, make([]byte, MaxFrame+1)) },
 		"not msgpack":           func(c *Conn) { raw(t, c, []byte("hello")) },
 		"an order":              func(c *Conn) { raw(t, c, mustOrder(t)) },
@@ -149,7 +173,7 @@ func TestHostilePackets(t *testing.T) {
 		ours, theirs := pair(t)
 		before := openFDs(t)
 		send(theirs)
-		if _, r, err := ours.Receive(); err == nil || runner.KindOf(err) != runner.Invalid {
+		if _, r, _, err := ours.Receive(); err == nil || runner.KindOf(err) != runner.Invalid {
 			t.Errorf("%s: got %v, %v, want kind invalid", name, r, err)
 		}
 		if after := openFDs(t); after != before {
@@ -192,14 +216,14 @@ func TestRepliesOfADeadWorkerAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := runner.Failed{Kind: runner.Fatal, Message: "last words", Traceback: []string{}}
-	if err := theirs.SendReply(1, last); err != nil {
+	if err := theirs.SendReply(1, last, nil); err != nil {
 		t.Fatal(err)
 	}
 	theirs.Close()
-	if _, r, err := ours.Receive(); err != nil || !reflect.DeepEqual(r, last) {
+	if _, r, _, err := ours.Receive(); err != nil || !reflect.DeepEqual(r, last) {
 		t.Fatalf("got %v, %v, want the last words", r, err)
 	}
-	if _, r, err := ours.Receive(); !errors.Is(err, io.EOF) {
+	if _, r, _, err := ours.Receive(); !errors.Is(err, io.EOF) {
 		t.Fatalf("got %v, %v, want EOF", r, err)
 	}
 	if err := ours.Send(2, runner.Drain{}, nil); runner.KindOf(err) != runner.Unavailable || err == nil {
@@ -211,7 +235,7 @@ func TestRepliesOfADeadWorkerAreRead(t *testing.T) {
 func TestCloseEndsReceive(t *testing.T) {
 	ours, _ := pair(t)
 	done := make(chan error, 1)
-	go func() { _, _, err := ours.Receive(); done <- err }() // ends by Close below; awaited below
+	go func() { _, _, _, err := ours.Receive(); done <- err }() // ends by Close below; awaited below
 	ours.Close()
 	select {
 	case err := <-done:

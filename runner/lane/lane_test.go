@@ -51,6 +51,8 @@ func testOrders() []runner.Order {
 		runner.Evaluate{Step: 300, What: "decode", First: 0, Count: 24, NewTokens: 96, NBytes: 1 << 20},
 		runner.Evaluate{Step: 0, What: "loss", First: 8, Count: 8},
 		runner.Drain{},
+		runner.MapArena{Arena: 2, Kind: "cuda_vmm", Slots: 3, SlotBytes: 1 << 31},
+		runner.CreateArena{Arena: 2, Kind: "cuda_vmm", Slots: 3, SlotBytes: 1 << 31},
 	}
 }
 
@@ -77,6 +79,7 @@ func testReplies() []runner.Reply {
 		runner.Drained{},
 		runner.Failed{Kind: runner.Stale, Message: "pull row 7: want version 4, got 5", Hint: "", Traceback: []string{"Traceback (most recent call last):", "WorkerError: é"}},
 		runner.Failed{Kind: runner.Fatal, Message: "m", Hint: "h", Traceback: []string{}},
+		runner.Created{Arena: 2},
 	}
 }
 

@@ -21,6 +21,13 @@ type (
 		Slots     uint32 `msgpack:"slots"`
 		SlotBytes uint64 `msgpack:"slot_bytes"`
 	}
+	createArena struct {
+		head
+		Arena     uint32 `msgpack:"arena"`
+		Kind      string `msgpack:"kind"`
+		Slots     uint32 `msgpack:"slots"`
+		SlotBytes uint64 `msgpack:"slot_bytes"`
+	}
 	produce struct {
 		head
 		plan
@@ -84,6 +91,8 @@ func newOrderFrame(typ string) orderWire {
 	switch typ {
 	case "arena":
 		return new(mapArena)
+	case "create":
+		return new(createArena)
 	case "produce":
 		return new(produce)
 	case "pull":
@@ -113,6 +122,8 @@ func orderFrame(h head, o runner.Order) orderWire {
 	switch o := o.(type) {
 	case runner.MapArena:
 		return &mapArena{h, uint32(o.Arena), o.Kind, o.Write, o.Slots, o.SlotBytes}
+	case runner.CreateArena:
+		return &createArena{h, uint32(o.Arena), o.Kind, o.Slots, o.SlotBytes}
 	case runner.Produce:
 		return &produce{h, planOf(o.RowPlan), uint32(o.Slot.Arena), o.Slot.Index, uint64(o.Version)}
 	case runner.Pull:
@@ -139,6 +150,10 @@ func orderFrame(h head, o runner.Order) orderWire {
 
 func (f *mapArena) order() runner.Order {
 	return runner.MapArena{Arena: runner.Arena(f.Arena), Kind: f.Kind, Write: f.Write, Slots: f.Slots, SlotBytes: f.SlotBytes}
+}
+
+func (f *createArena) order() runner.Order {
+	return runner.CreateArena{Arena: runner.Arena(f.Arena), Kind: f.Kind, Slots: f.Slots, SlotBytes: f.SlotBytes}
 }
 
 func (f *produce) order() runner.Order {

@@ -17,6 +17,10 @@ type (
 		head
 		Arena uint32 `msgpack:"arena"`
 	}
+	created struct {
+		head
+		Arena uint32 `msgpack:"arena"`
+	}
 	produced struct {
 		head
 		Row    uint64 `msgpack:"row"`
@@ -113,6 +117,8 @@ func newReplyFrame(typ string) replyWire {
 	switch typ {
 	case "mapped":
 		return new(mapped)
+	case "created":
+		return new(created)
 	case "produced":
 		return new(produced)
 	case "pulled":
@@ -146,6 +152,8 @@ func replyFrame(h head, r runner.Reply) replyWire {
 	switch r := r.(type) {
 	case runner.Mapped:
 		return &mapped{h, uint32(r.Arena)}
+	case runner.Created:
+		return &created{h, uint32(r.Arena)}
 	case runner.Produced:
 		return &produced{h, uint64(r.Row), handleOf(r.Handle), r.BusyUS}
 	case runner.Pulled:
@@ -186,6 +194,8 @@ func promptOf(p runner.PromptResult) prompt {
 }
 
 func (f *mapped) reply() runner.Reply { return runner.Mapped{Arena: runner.Arena(f.Arena)} }
+
+func (f *created) reply() runner.Reply { return runner.Created{Arena: runner.Arena(f.Arena)} }
 
 func (f *produced) reply() runner.Reply {
 	return runner.Produced{Row: runner.Row(f.Row), Handle: f.Handle.handle(), BusyUS: f.BusyUS}

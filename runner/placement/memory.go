@@ -30,11 +30,12 @@ type Memory struct {
 	Optimiser   uint64 // two float32 moments
 	Activations uint64 // at their most, forward and backward
 	RowBuffers  uint64
+	Arena       uint64 // slots that lie on the device
 }
 
 // Total is the sum.
 func (m Memory) Total() uint64 {
-	return m.Weights + m.Gradients + m.Optimiser + m.Activations + m.RowBuffers
+	return m.Weights + m.Gradients + m.Optimiser + m.Activations + m.RowBuffers + m.Arena
 }
 
 // layers gives the elements of all layers: attention, MLP or router and
@@ -117,7 +118,7 @@ func DrafterMemory(m Model, r Rows, element uint64, dense bool) Memory {
 func ImageBytes(m Model, captured uint64) uint64 { return 12 * m.Trained(captured) }
 
 // HostBytes is what the supervisor allocates on the host before it trains: the
-// arenas of all targets, and images kept in memory with one being written.
+// arenas of so many targets, and images kept in memory with one being written.
 func HostBytes(targets, slots, slotBytes, images, imageBytes uint64) uint64 {
 	return targets*slots*slotBytes + (images+1)*imageBytes
 }

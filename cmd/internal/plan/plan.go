@@ -22,6 +22,7 @@ type Machine struct {
 	Cores     int
 	Available uint64 // bytes of memory that may still be taken; 0: not known
 	GPUs      []placement.GPU
+	Links     placement.Links // between them
 }
 
 // Plan is `plan --json`.
@@ -72,6 +73,8 @@ type Arenas struct {
 	Slots     int    `json:"slots"` // of each
 	SlotBytes uint64 `json:"slot_bytes"`
 	Bytes     uint64 `json:"bytes"` // of all
+	Kind      string `json:"kind"`
+	Reason    string `json:"kind_reason,omitempty"` // why it is host memory although there are GPUs
 }
 
 // Make works out the plan. target is what the target's directory says, or
@@ -86,12 +89,16 @@ func Make(c *config.Config, target config.Model, m Machine) (Plan, error) {
 	w := work{config: c, target: sizeOf(target), drafter: drafterOf(c, target), captured: uint64(len(ids)), deepest: ids[len(ids)-1] + 1,
 		rows: placement.Rows{Bucket: uint64(longest), Anchors: uint64(c.Training.Anchors), BlockSize: uint64(c.Drafter.BlockSize), Captured: uint64(len(ids)), SlotBytes: slot}}
 	p := Plan{Name: c.Run.Name, Shapes: w.shapes(ids, target.VocabSize), Steps: c.Training.Steps, Epochs: c.Training.Epochs, Available: m.Available,
-		Arenas:     Arenas{c.Workers.Targets, c.Workers.Slots, slot, slot * uint64(c.Workers.Slots*c.Workers.Targets)},
+		Arenas:     Arenas{Count: c.Workers.Targets, Slots: c.Workers.Slots, SlotBytes: slot, Bytes: slot * uint64(c.Workers.Slots*c.Workers.Targets)},
 		ImageBytes: placement.ImageBytes(w.drafter, w.captured)}
 	if err := w.place(&p, m); err != nil {
 		return p, err
 	}
-	p.HostBytes = placement.HostBytes(uint64(c.Workers.Targets), uint64(c.Workers.Slots), slot, imagesKept, p.ImageBytes)
+	onHost := uint64(c.Workers.Targets)
+	if p.Arenas.Kind == runner.ArenaCUDA {
+		onHost = 0 // arenas are counted with their targets
+	}
+	p.HostBytes = placement.HostBytes(onHost, uint64(c.Workers.Slots), slot, imagesKept, p.ImageBytes)
 	p.MemoryBytes = p.HostBytes
 	for _, x := range p.Workers {
 		p.MemoryBytes += x.HostBytes
@@ -127,14 +134,26 @@ func (w work) place(p *Plan, m Machine) error {
 		runner.Target:  placement.TargetMemory(w.target, w.rows, bytesOf(c.Target.DType)),
 		runner.Drafter: placement.DrafterMemory(w.drafter, w.rows, bytesOf(c.Training.ComputeDType), c.Drafter.Attention == "sdpa"),
 	}
-	placed, err := placement.Place(placement.Wanted{Targets: c.Workers.Targets, Drafters: c.Workers.Drafters, CUDA: c.Workers.Device == "cuda", GPUs: m.GPUs,
+	cuda := c.Workers.Device == "cuda"
+	if cuda && c.Arenas.Kind != runner.ArenaMemfd {
+		target := of[runner.Target]
+		target.Arena = p.Arenas.SlotBytes * uint64(p.Arenas.Slots)
+		of[runner.Target] = target
+	}
+	placed, err := placement.Place(placement.Wanted{Targets: c.Workers.Targets, Drafters: c.Workers.Drafters, CUDA: cuda, GPUs: m.GPUs,
 		Colocate: c.Workers.Colocate, Turns: c.Workers.Turns, Threads: c.Workers.Threads, Cores: m.Cores,
 		TargetBytes: of[runner.Target].Total(), DrafterBytes: of[runner.Drafter].Total()})
 	if err != nil {
 		return err
 	}
+	if p.Arenas.Kind, p.Arenas.Reason, err = placement.ArenaKind(c.Arenas.Kind, cuda, placed.Workers, m.Links); err != nil {
+		return err
+	}
 	for _, x := range placed.Workers {
 		mem := of[x.Worker.Role]
+		if p.Arenas.Kind == runner.ArenaMemfd {
+			mem.Arena = 0
+		}
 		p.Workers = append(p.Workers, Worker{x.Worker, x.Device, mem.Total(), processBytes, mem})
 	}
 	p.Turns = placed.Turns

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -105,5 +106,42 @@ func TestDrafterOfExperts(t *testing.T) {
 		if got := sparse.Workers[i].Memory.Weights - tied.Workers[i].Memory.Weights; got != 1000*64*4 {
 			t.Errorf("%s: want %d bytes less of weights, got %d", tied.Workers[i].Name, 1000*64*4, got)
 		}
+	}
+}
+
+// TestArenas: slots lie in the targets' GPUs where drafters can read them there,
+// and are counted once; else on the host, and why is said.
+func TestArenas(t *testing.T) {
+	gpus := []placement.GPU{{UUID: "a", Bytes: 40 << 30}, {UUID: "b", Bytes: 40 << 30}}
+	apart := placement.Links{NoPeer: [][2]string{{"a", "b"}}}
+	make := func(m Machine, set ...string) (Plan, error) {
+		c := load(t, append([]string{"workers.device=cuda", "workers.drafters=1", "workers.colocate=false"}, set...)...)
+		return Make(c, c.EmbeddedModel(), m)
+	}
+	device, err := make(Machine{GPUs: gpus})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := make(Machine{GPUs: gpus, Links: apart})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := device.Arenas; a.Kind != "cuda_vmm" || a.Reason != "" {
+		t.Errorf("arenas %+v", a)
+	}
+	if a := host.Arenas; a.Kind != "memfd" || !strings.Contains(a.Reason, "peer access") {
+		t.Errorf("without peer access: arenas %+v", a)
+	}
+	if got := device.Workers[0].MemoryBytes - host.Workers[0].MemoryBytes; got != host.Arenas.Bytes || host.HostBytes-device.HostBytes != got {
+		t.Errorf("%d bytes more on the device and %d fewer on the host, want %d", got, host.HostBytes-device.HostBytes, host.Arenas.Bytes)
+	}
+	if device.Workers[1].MemoryBytes != host.Workers[1].MemoryBytes {
+		t.Error("a drafter's memory depends on the arenas' kind")
+	}
+	if p, err := make(Machine{GPUs: gpus}, "arenas.kind=memfd"); err != nil || p.Arenas.Kind != "memfd" || p.Arenas.Reason != "" {
+		t.Errorf("memfd asked for: %+v, %v", p.Arenas, err)
+	}
+	if _, err := make(Machine{GPUs: gpus, Links: apart}, "arenas.kind=cuda_vmm"); runner.KindOf(err) != runner.Unavailable || err == nil {
+		t.Errorf("cuda_vmm insisted on: got %v, want kind unavailable", err)
 	}
 }

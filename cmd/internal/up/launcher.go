@@ -115,12 +115,12 @@ func (p *process) Send(seq uint64, o runner.Order, f *os.File) error {
 	return p.lane.Send(seq, o, f)
 }
 
-func (p *process) Receive() (uint64, runner.Reply, error) {
-	seq, r, err := p.lane.Receive()
+func (p *process) Receive() (uint64, runner.Reply, *os.File, error) {
+	seq, r, f, err := p.lane.Receive()
 	if err != nil {
 		_ = p.lane.Close() // of no more use, whatever the error was
 	}
-	return seq, r, err
+	return seq, r, f, err
 }
 
 func (p *process) SignAge() time.Duration { return p.p.SignAge() }

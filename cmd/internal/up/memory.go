@@ -24,6 +24,14 @@ func (memory) MakeArena(id runner.Arena, _ runner.Worker, slots uint32, slotByte
 	return region{a.Kind(), a.Bytes(), a.File(), a.ReadOnlyFile(), a.Close}, nil
 }
 
+func (memory) TakeArena(o runner.CreateArena, f *os.File) (drive.Region, error) {
+	a, err := arena.TakeCUDA(o, f)
+	if err != nil {
+		return nil, err
+	}
+	return region{a.Kind(), a.Bytes(), a.File(), a.ReadOnlyFile(), a.Close}, nil
+}
+
 func (memory) MakeImage(step runner.Step, nbytes uint64) (drive.Region, error) {
 	if err := arena.CheckMemory(nbytes); err != nil {
 		return nil, err

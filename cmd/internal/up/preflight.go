@@ -34,6 +34,9 @@ func (u *up) preflight() error {
 		return runner.Errorf(runner.Exhausted, "plan run: want %s of memory, have %s (%s)", config.Size(p.MemoryBytes), config.Size(limit.Have), limit.Where).
 			WithHint("`dflash-runner plan` shows what takes it: fewer workers or slots, or smaller buckets")
 	}
+	if p.Arenas.Reason != "" {
+		u.warn("arenas", "rows go through host memory ("+p.Arenas.Kind+"), as "+p.Arenas.Reason)
+	}
 	u.plan = p
 	return nil
 }

@@ -128,7 +128,7 @@ func (u *up) planning(ix *rows.Index) (planned, error) {
 // deciding is the core's configuration.
 func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *core.Resume) core.Config {
 	c := u.config
-	k := core.Config{Devices: u.plan.Turns, GateWidth: c.WarmUp.Width, Slots: uint32(c.Workers.Slots),
+	k := core.Config{Devices: u.plan.Turns, GateWidth: c.WarmUp.Width, Slots: uint32(c.Workers.Slots), ArenaKind: u.plan.Arenas.Kind,
 		Planner: p.planner, Steps: p.steps, HorizonSteps: c.Training.HorizonSteps, ImageEvery: runner.Step(c.Images.EverySteps),
 		Checkpoint: runner.Step(c.Checkpoints.EverySteps), KeepLast: c.Checkpoints.KeepLast, ForgetBest: c.Checkpoints.KeepBest == 0, NonFinite: c.Failure.NonfiniteSteps,
 		Manifest: manifest, Excluded: p.planner.Excluded(), Resume: resume,

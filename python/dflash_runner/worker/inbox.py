@@ -13,8 +13,8 @@ from typing import Final
 from dflash_runner import log
 from dflash_runner.errors import Kind, WorkerError, describe, is_survivable, kind_of
 from dflash_runner.lane import LANE_EXIT_CODE, Lane, LaneClosed, LaneError
-from dflash_runner.orders import Abort, Drain, MapArena, Order, Pull, Train
-from dflash_runner.replies import Drained, Failed, Mapped, Reply
+from dflash_runner.orders import Abort, CreateArena, Drain, MapArena, Order, Pull, Train
+from dflash_runner.replies import Created, Drained, Failed, Mapped, Reply
 from dflash_runner.worker.faults import Faults
 from dflash_runner.worker.loop import Helper, Loop, Task
 from dflash_runner.worker.role import Role
@@ -102,6 +102,8 @@ class Inbox:
             )
         elif isinstance(order, MapArena):
             self._answer(order, fd, lambda: self._map(role, order, fd))
+        elif isinstance(order, CreateArena):
+            self._answer(order, None, lambda: self._create(role, order))
         else:
             work = lambda: _sure(role).work(order, fd=fd, send=self._send)  # noqa: E731
             strike = not isinstance(order, Train)  # its role does: a loss that is no number is made there
@@ -113,6 +115,14 @@ class Inbox:
             raise AssertionError("the lane gives an arena order its descriptor")
         _sure(role).map_arena(order, fd=os.dup(fd))  # the arena closes its own
         self._send(Mapped(seq=order.seq, arena=order.arena))
+
+    def _create(self, role: Role | None, order: CreateArena) -> None:
+        """Have an arena made and hand its descriptor over; the arena's mapping needs it no more."""
+        fd = _sure(role).create_arena(order)
+        try:
+            self._send(Created(seq=order.seq, arena=order.arena), fd)
+        finally:
+            os.close(fd)
 
     def _abort(self, role: Role, order: Abort) -> None:
         """Unstick the main thread, then let it drop the step and answer."""
@@ -170,10 +180,10 @@ class Inbox:
             )
         )
 
-    def _send(self, reply: Reply) -> None:
+    def _send(self, reply: Reply, fd: int | None = None) -> None:
         """Send one reply; a lane that is closed ends the process."""
         try:
-            self._lane.send(reply)
+            self._lane.send(reply, fd)
         except LaneClosed:
             os._exit(ORPHAN_EXIT_CODE)
         except LaneError as err:

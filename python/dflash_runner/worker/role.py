@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dflash_runner.certificate import Certificate, Progress
-from dflash_runner.orders import Abort, MapArena, Order, Pull
+from dflash_runner.orders import Abort, CreateArena, MapArena, Order, Pull
 from dflash_runner.replies import Reply
 
 Send = Callable[[Reply], None]
@@ -39,6 +39,9 @@ class Role(Protocol):
 
     def map_arena(self, order: MapArena, *, fd: int) -> None:
         """Map an arena; called on the lane's thread, as copies may follow at once."""
+
+    def create_arena(self, order: CreateArena) -> int:
+        """Make an arena and give its descriptor, which is the caller's; called on the lane's thread."""
 
     def pull(self, order: Pull, *, send: Send) -> None:
         """Copy a row; called on the copy thread."""

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/arena"
 )
 
 // Sizes of what the model works with.
@@ -22,7 +23,7 @@ const (
 // Lane is a worker's end of a lane: *lane.Conn, or a Process's.
 type Lane interface {
 	ReceiveOrder() (seq uint64, o runner.Order, f *os.File, err error)
-	SendReply(seq uint64, r runner.Reply) error
+	SendReply(seq uint64, r runner.Reply, f *os.File) error
 }
 
 // Fault is how a model misbehaves at one order; "" is not at all.
@@ -35,7 +36,8 @@ const (
 	Refuse  Fault = "refuse"  // failed, kind invalid
 	Broken  Fault = "broken"  // failed, kind fatal, with a traceback
 	Wrong   Fault = "wrong"   // it answers something else
-	Outside Fault = "outside" // a handle that leaves its slot
+	Outside Fault = "outside" // a handle that leaves its slot; an arena that was not asked for
+	Late    Fault = "late"    // it ends after it answered, where it creates
 	NaN     Fault = "nan"     // a vote that is not finite
 	Drift   Fault = "drift"   // a commit that others do not make so
 )
@@ -118,7 +120,7 @@ func (w *Worker) Serve(l Lane) error {
 			case Die:
 				return ErrDied
 			}
-			return l.SendReply(seq, runner.Drained{})
+			return l.SendReply(seq, runner.Drained{}, nil)
 		default:
 			main <- ask{seq, o, f}
 		}
@@ -140,18 +142,41 @@ func (w *Worker) take(l Lane, a ask) error {
 		<-w.Gone
 		return ErrDied
 	case Refuse:
-		return l.SendReply(a.seq, runner.Failed{Kind: runner.Invalid, Message: "refused on purpose", Hint: "none"})
+		return l.SendReply(a.seq, runner.Failed{Kind: runner.Invalid, Message: "refused on purpose", Hint: "none"}, nil)
 	case Broken:
-		return l.SendReply(a.seq, runner.Failed{Kind: runner.Fatal, Message: "broken on purpose", Traceback: []string{"File model, line 1"}})
+		return l.SendReply(a.seq, runner.Failed{Kind: runner.Fatal, Message: "broken on purpose", Traceback: []string{"File model, line 1"}}, nil)
 	case Wrong:
-		return l.SendReply(a.seq, runner.Drained{})
+		return l.SendReply(a.seq, runner.Drained{}, nil)
+	}
+	if o, ok := a.order.(runner.CreateArena); ok {
+		return w.create(l, a.seq, o, fault)
 	}
 	for _, r := range w.do(a, fault) {
-		if err := l.SendReply(a.seq, r); err != nil {
+		if err := l.SendReply(a.seq, r, nil); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// create makes an arena as a target on a GPU does, of host memory: what stays
+// of it without this process is the descriptor alone.
+func (w *Worker) create(l Lane, seq uint64, o runner.CreateArena, fault Fault) error {
+	f, err := arena.Memfd("model arena", uint64(o.Slots)*o.SlotBytes)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.arenas[o.Arena] = mapped{f, o.SlotBytes}
+	w.mu.Unlock()
+	answer := runner.Created{Arena: o.Arena}
+	if fault == Outside {
+		answer.Arena++
+	}
+	if err := l.SendReply(seq, answer, f); err != nil || fault != Late {
+		return err
+	}
+	return ErrDied
 }
 
 func (w *Worker) faultOf(o runner.Order) Fault {

@@ -36,8 +36,9 @@ type Process struct {
 }
 
 type reply struct {
-	seq uint64
-	r   runner.Reply
+	seq  uint64
+	r    runner.Reply
+	file *os.File
 }
 
 var _ drive.Process = (*Process)(nil)
@@ -84,11 +85,10 @@ func (p *Process) Send(seq uint64, o runner.Order, f *os.File) error {
 	}
 	a := ask{seq: seq, order: o}
 	if f != nil {
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-		if err != nil {
+		var err error
+		if a.file, err = duplicate(f); err != nil {
 			return err
 		}
-		a.file = os.NewFile(uintptr(fd), "sent")
 	}
 	select {
 	case <-p.gone:
@@ -105,32 +105,41 @@ func (p *Process) Send(seq uint64, o runner.Order, f *os.File) error {
 	}
 }
 
+// duplicate gives a descriptor of its own for what f names, as a socket does.
+func duplicate(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "sent"), nil
+}
+
 // Receive gives replies, also those from before a death.
-func (p *Process) Receive() (uint64, runner.Reply, error) {
+func (p *Process) Receive() (uint64, runner.Reply, *os.File, error) {
 	if p.flooding() {
 		select {
 		case <-p.gone:
-			return 0, nil, io.EOF
+			return 0, nil, nil, io.EOF
 		default:
-			return 1 << 40, runner.Pulled{Row: 1}, nil
+			return 1 << 40, runner.Pulled{Row: 1}, nil, nil
 		}
 	}
 	select {
 	case r := <-p.replies:
-		return r.seq, r.r, nil
+		return r.seq, r.r, r.file, nil
 	case err := <-p.broken:
-		return 0, nil, err
+		return 0, nil, nil, err
 	case <-p.gone:
 	}
 	select {
 	case r := <-p.replies:
-		return r.seq, r.r, nil
+		return r.seq, r.r, r.file, nil
 	default:
 	}
 	if p.launcher.Linger {
 		<-p.closed
 	}
-	return 0, nil, io.EOF
+	return 0, nil, nil, io.EOF
 }
 
 // BreakLane has the loop find a frame that breaks the rules.
@@ -221,7 +230,10 @@ func (p *Process) ReceiveOrder() (uint64, runner.Order, *os.File, error) {
 }
 
 // SendReply is the worker's end.
-func (p *Process) SendReply(seq uint64, r runner.Reply) error {
+func (p *Process) SendReply(seq uint64, r runner.Reply, f *os.File) error {
+	if lane.ReplyNeedsFD(r) != (f != nil) {
+		return runner.Errorf(runner.Internal, "send %s: descriptor: want %t, got %t", runner.ReplyType(r), lane.ReplyNeedsFD(r), f != nil)
+	}
 	select {
 	case <-p.gone:
 		return io.ErrClosedPipe
@@ -234,10 +246,18 @@ func (p *Process) SendReply(seq uint64, r runner.Reply) error {
 		<-p.gone
 		return io.ErrClosedPipe
 	}
+	own := reply{seq: seq, r: r}
+	if f != nil {
+		var err error
+		if own.file, err = duplicate(f); err != nil {
+			return err
+		}
+	}
 	select {
-	case p.replies <- reply{seq, r}:
+	case p.replies <- own:
 		return nil
 	case <-p.gone:
+		closeFile(ask{file: own.file})
 		return io.ErrClosedPipe
 	}
 }

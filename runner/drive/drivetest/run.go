@@ -15,7 +15,7 @@ import (
 // Memory makes real arenas and images, and counts those that are open.
 type Memory struct {
 	RefuseArena, RefuseImage func() error
-	open                     atomic.Int64
+	open, taken              atomic.Int64
 }
 
 // Open says how many regions are not closed.
@@ -32,8 +32,23 @@ func (m *Memory) MakeArena(id runner.Arena, _ runner.Worker, slots uint32, slotB
 	if err != nil {
 		return nil, err
 	}
-	return m.region(a.Bytes(), a.File(), a.ReadOnlyFile(), a.Close), nil
+	return m.region(runner.ArenaMemfd, a.Bytes(), a.File(), a.ReadOnlyFile(), a.Close), nil
 }
+
+// TakeArena takes a model's arena.
+func (m *Memory) TakeArena(o runner.CreateArena, f *os.File) (drive.Region, error) {
+	if m.RefuseArena != nil {
+		if err := m.RefuseArena(); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
+	m.taken.Add(1)
+	return m.region(o.Kind, uint64(o.Slots)*o.SlotBytes, f, f, f.Close), nil
+}
+
+// Taken says how many arenas came from targets.
+func (m *Memory) Taken() int64 { return m.taken.Load() }
 
 // MakeImage makes an empty image.
 func (m *Memory) MakeImage(step runner.Step, nbytes uint64) (drive.Region, error) {
@@ -46,24 +61,25 @@ func (m *Memory) MakeImage(step runner.Step, nbytes uint64) (drive.Region, error
 	if err != nil {
 		return nil, err
 	}
-	return m.region(nbytes, i.File(), i.ReadOnlyFile(), i.Close), nil
+	return m.region(runner.ArenaMemfd, nbytes, i.File(), i.ReadOnlyFile(), i.Close), nil
 }
 
-func (m *Memory) region(bytes uint64, w, r *os.File, closeAll func() error) drive.Region {
+func (m *Memory) region(kind string, bytes uint64, w, r *os.File, closeAll func() error) drive.Region {
 	m.open.Add(1)
-	return &region{bytes, w, r, func() error {
+	return &region{kind, bytes, w, r, func() error {
 		m.open.Add(-1)
 		return closeAll()
 	}}
 }
 
 type region struct {
+	kind     string
 	bytes    uint64
 	w, r     *os.File
 	closeAll func() error
 }
 
-func (r *region) Kind() string       { return arena.KindMemfd }
+func (r *region) Kind() string       { return r.kind }
 func (r *region) Bytes() uint64      { return r.bytes }
 func (r *region) Writable() *os.File { return r.w }
 func (r *region) ReadOnly() *os.File { return r.r }
@@ -87,7 +103,7 @@ func (s *Store) Open(name string, want runner.Digest) (drive.Region, error) {
 		f.Close()
 		return nil, runner.Errorf(runner.Invalid, "open %s: want image %x, got %s", name, want, facts.Image)
 	}
-	return s.Memory.region(facts.Bytes, nil, f, f.Close), nil
+	return s.Memory.region(runner.ArenaMemfd, facts.Bytes, nil, f, f.Close), nil
 }
 
 // Publish makes a checkpoint.
