@@ -67,6 +67,7 @@ def message(directory: Path, *, scale: int, device: str) -> worker_pb2.Configura
         training=worker_pb2.Training(
             buckets=[tokens],
             anchors=512 // scale,
+            rows_per_step=1,
             gamma=7.0,
             weight_constant=1000.0,
             beta1=0.9,
