@@ -39,7 +39,7 @@ func TestEmbedded(t *testing.T) {
 	if want := p.Arenas.SlotBytes * uint64(c.Workers.Slots); p.Arenas.Bytes != want {
 		t.Errorf("arenas: want %d, got %d", want, p.Arenas.Bytes)
 	}
-	if p.MemoryBytes <= p.HostBytes+3*processBytes || p.HostBytes < p.Arenas.Bytes+p.ImageBytes {
+	if p.MemoryBytes <= p.HostBytes+3*processBytes || p.HostBytes != p.Arenas.Bytes+3*p.ImageBytes || p.Arenas.Kind != "memfd" || len(p.Notes) != 0 || len(p.Devices) != 0 {
 		t.Errorf("memory: got %d, host %d", p.MemoryBytes, p.HostBytes)
 	}
 	if e := p.FirstStep; e.Seconds <= launchSeconds || math.Abs(e.Seconds-e.LaunchSeconds-e.WarmUpSeconds-e.StepSeconds) > 1e-9 {
@@ -56,8 +56,7 @@ func TestTooSmall(t *testing.T) {
 }
 
 func TestNoGPU(t *testing.T) {
-	c := load(t)
-	c.Workers.Device = "cuda" // which the configuration refuses
+	c := load(t, "workers.device=cuda", "drafter.attention=sdpa")
 	if _, err := Make(c, c.EmbeddedModel(), Machine{Cores: 2}); err == nil {
 		t.Error("want an error: there is no GPU")
 	}
