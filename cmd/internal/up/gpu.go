@@ -34,7 +34,7 @@ func seeing(device string) []string {
 	if device == placement.CPU {
 		return []string{"CUDA_VISIBLE_DEVICES="}
 	}
-	set := []string{"CUDA_VISIBLE_DEVICES=" + device, "NCCL_CUMEM_ENABLE=0", "TORCH_NCCL_ASYNC_ERROR_HANDLING=0",
+	set := []string{"CUDA_VISIBLE_DEVICES=" + device, "LOCAL_RANK=0", "NCCL_CUMEM_ENABLE=0", "TORCH_NCCL_ASYNC_ERROR_HANDLING=0",
 		"TORCH_NCCL_ENABLE_MONITORING=0", "TORCH_NCCL_DUMP_ON_TIMEOUT=0"}
 	for _, x := range noMulticast {
 		value := x[1]

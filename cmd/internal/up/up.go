@@ -24,6 +24,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/image"
 	"github.com/dflash-runner/dflash-runner/runner/kernels"
+	"github.com/dflash-runner/dflash-runner/runner/probe"
 	"github.com/dflash-runner/dflash-runner/runner/pyenv"
 	"github.com/dflash-runner/dflash-runner/runner/telemetry"
 )
@@ -86,6 +87,7 @@ type up struct {
 	store        *store
 	final        *drive.View              // once the loop is over
 	phases       map[runner.Worker]string // of warm-up
+	watch        *probe.Watch             // of the GPUs; nil on a CPU
 	rate         rate
 	resident     residents
 	top1         *float64
@@ -172,6 +174,7 @@ func (u *up) work(ctx context.Context) (core.Finish, error) {
 	if err := u.environmentStage(ctx); err != nil {
 		return core.Finish{}, err
 	}
+	defer u.watchGPUs(ctx)()
 	target, err := u.targetStage(ctx)
 	if err != nil {
 		return core.Finish{}, err
