@@ -170,7 +170,7 @@ func TestOpenRefuses(t *testing.T) {
 	if _, err := Open(file, facts()); err == nil {
 		t.Error("a file for a root: no error")
 	}
-	if f, err := os.OpenFile(c.Dir+".lock", os.O_RDWR, 0); err != nil || unix.Flock(int(f.Fd()), unix.LOCK_EX) != nil {
+	if f, err := os.OpenFile(c.Dir+".lock", os.O_RDWR, 0); err != nil || unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		t.Fatal(err)
 	} else {
 		defer f.Close()

@@ -212,6 +212,13 @@ func TestEachEnd(t *testing.T) {
 	}
 }
 
+// TestGarbageIsNotWaitedOut: a child that prints something else is ended at once.
+func TestGarbageIsNotWaitedOut(t *testing.T) {
+	w, c := watching(t, time.Hour)
+	c.told <- func(ctx context.Context, f func([]byte)) error { f([]byte("hello")); <-ctx.Done(); return ctx.Err() }
+	until(t, w, admin.Unknown, "want one JSON object")
+}
+
 // TestTheSameEndIsToldOnce: a library that is missing is missing every time.
 func TestTheSameEndIsToldOnce(t *testing.T) {
 	w, c := watching(t, time.Minute)
