@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/dflash-runner/dflash-runner/cmd/internal/plan"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/config"
@@ -35,14 +38,8 @@ func (c *cli) doctorCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if needs.GPU { // else read has planned
-				p, err := c.plan(cmd.Context(), loaded)
-				switch {
-				case err == nil:
-					needs.ArenaKind, needs.ArenaReason = p.Arenas.Kind, p.Arenas.Reason
-				case runner.KindOf(err) == runner.Unavailable && r.GPUErr == nil:
-					needs.ArenaErr = err
-				} // else the other checks say what is missing
+			if err := needs.PlacementErr; err != nil && runner.KindOf(err) == runner.Unavailable && r.GPUErr == nil {
+				needs.ArenaErr = err // else the other checks say what is missing
 			}
 			return c.printReport(doctor.Judge(r, needs))
 		},
@@ -62,12 +59,15 @@ func (c *cli) read(ctx context.Context, loaded *config.Config) (doctor.Readings,
 	if err != nil {
 		return doctor.Readings{}, needs, err
 	}
-	if !needs.GPU { // the plan of a run on GPUs asks for this machine's first
-		p, err := c.plan(ctx, loaded)
-		if err != nil {
-			return doctor.Readings{}, needs, err
-		}
-		needs.MemoryBytes, needs.ArenaKind = p.MemoryBytes, p.Arenas.Kind
+	p, err := c.plan(ctx, loaded)
+	switch {
+	case err != nil && !needs.GPU:
+		return doctor.Readings{}, needs, err
+	case err != nil:
+		needs.PlacementErr = err
+	default:
+		needs.MemoryBytes, needs.Placement = p.MemoryBytes, placesOf(p)
+		needs.ArenaKind, needs.ArenaReason = p.Arenas.Kind, p.Arenas.Reason
 	}
 	return doctor.Read(ctx, doctor.Options{Python: pyenv.Worker(cache, loaded.Python.Interpreter), RunDir: loaded.Run.Directory,
 		CacheDir: cache, RuntimeDir: sockets}), needs, nil
@@ -98,4 +98,13 @@ func (c *cli) printReport(checks []doctor.Check) error {
 		}
 	}
 	return nil
+}
+
+// placesOf says in one line where a plan's workers run.
+func placesOf(p plan.Plan) string {
+	var out []string
+	for _, w := range p.Workers {
+		out = append(out, fmt.Sprintf("%s on %s", w.Name, p.Where(w.Device)))
+	}
+	return strings.Join(out, ", ")
 }

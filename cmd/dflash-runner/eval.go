@@ -1,18 +1,21 @@
 package main
 
 import (
+	"context"
 	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/dflash-runner/dflash-runner/cmd/internal/machine"
 	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
 func (c *cli) evalCommand() *cobra.Command {
 	j := &jobv1.Evaluate{}
-	var interpreter string
+	var interpreter, device string
 	cmd := c.jsonFlag(&cobra.Command{
 		Use:   "eval DRAFTER",
 		Short: "Measure an exported drafter: acceptance, losslessness, speed",
@@ -28,7 +31,11 @@ func (c *cli) evalCommand() *cobra.Command {
 			if j.DrafterDirectory, err = filepath.Abs(args[0]); err != nil {
 				return runner.Errorf(runner.Internal, "eval: %w", err)
 			}
-			r, err := c.job(cmd.Context(), interpreter, &jobv1.Job{Job: &jobv1.Job_Evaluate{Evaluate: j}})
+			uuid, err := firstGPU(cmd.Context(), device)
+			if err != nil {
+				return err
+			}
+			r, err := c.job(cmd.Context(), interpreter, uuid, &jobv1.Job{Job: &jobv1.Job_Evaluate{Evaluate: j}})
 			if err != nil {
 				return err
 			}
@@ -40,8 +47,31 @@ func (c *cli) evalCommand() *cobra.Command {
 	cmd.Flags().Uint32Var(&j.PromptCount, "count", 0, "how many prompts (default: all)")
 	cmd.Flags().Uint32Var(&j.NewTokens, "new-tokens", 96, "to decode for each")
 	cmd.Flags().StringVar(&j.Dtype, "dtype", "float32", "float32 or bfloat16")
+	cmd.Flags().StringVar(&device, "device", "cpu", "cpu or cuda: the first GPU that is free")
 	cmd.Flags().StringVar(&interpreter, "python", "", "an existing Python that has all packages (default: our own environment)")
 	return cmd
+}
+
+// firstGPU gives the UUID of the first GPU that this process may use and nobody
+// else does, for device cuda.
+func firstGPU(ctx context.Context, device string) (string, error) {
+	switch device {
+	case placement.CPU:
+		return device, nil
+	case "cuda":
+	default:
+		return "", usage("eval: --device: want cpu or cuda, got %q", device)
+	}
+	_, chosen, _, err := machine.GPUs(ctx, nil, false)
+	if err != nil {
+		return "", err
+	}
+	for _, g := range chosen {
+		if g.Busy == "" {
+			return g.UUID, nil
+		}
+	}
+	return "", runner.Errorf(runner.Exhausted, "eval: want a GPU that nobody else uses, got none of %d", len(chosen)).WithHint("`dflash-runner doctor` says who uses them; --device cpu")
 }
 
 // result is a job's result as JSON.

@@ -16,6 +16,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/image"
+	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
 // exported is `export --json`.
@@ -103,7 +104,7 @@ func (c *cli) export(ctx context.Context, dir, checkpoint, directory, dtype stri
 	if err != nil {
 		return e, err
 	}
-	r, err := c.job(ctx, interpreter, &jobv1.Job{Job: &jobv1.Job_Export{Export: job}})
+	r, err := c.job(ctx, interpreter, placement.CPU, &jobv1.Job{Job: &jobv1.Job_Export{Export: job}})
 	if err != nil {
 		return e, err
 	}
@@ -122,10 +123,10 @@ func interpreterOf(dir string) (string, error) {
 
 // job runs one job in the environment, until its end or Ctrl-C; its warnings go
 // to stderr.
-func (c *cli) job(ctx context.Context, interpreter string, j *jobv1.Job) (*jobv1.Result, error) {
+func (c *cli) job(ctx context.Context, interpreter, device string, j *jobv1.Job) (*jobv1.Result, error) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	r, release, err := jobs.New(ctx, interpreter, c.err, c.tell)
+	r, release, err := jobs.New(ctx, interpreter, device, c.err, c.tell)
 	if err != nil {
 		return nil, err
 	}

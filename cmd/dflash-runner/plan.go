@@ -2,31 +2,36 @@ package main
 
 import (
 	"context"
-	"runtime"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/dflash-runner/dflash-runner/cmd/internal/machine"
 	"github.com/dflash-runner/dflash-runner/cmd/internal/plan"
 	"github.com/dflash-runner/dflash-runner/runner"
-	"github.com/dflash-runner/dflash-runner/runner/arena"
 	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
 func (c *cli) planCommand() *cobra.Command {
 	var from source
+	var fit bool
 	cmd := c.jsonFlag(&cobra.Command{
 		Use:   "plan",
 		Short: "Show placement, memory, shapes and the time to the first step; start nothing",
 		Long: "Shows what a configuration will take on this machine: which worker runs where, memory, slots, shapes,\n" +
-			"and an estimate of when the first step will be done. It starts nothing. Exit 3 where it does not fit.",
-		Example: "  dflash-runner plan -f my.yaml\n  dflash-runner plan --json | jq .arenas",
+			"and an estimate of when the first step will be done. It starts nothing. Exit 3 where it does not fit.\n" +
+			"With --fit it chooses the longest bucket and the most anchors that fit, and prints the keys to change.",
+		Example: "  dflash-runner plan -f my.yaml\n  dflash-runner plan --json | jq .arenas\n  dflash-runner plan -f my.yaml --fit",
 		Args:    atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			loaded, err := config.Load(from.file, from.set)
 			if err != nil {
 				return err
+			}
+			if fit {
+				return c.fit(cmd.Context(), loaded)
 			}
 			p, err := c.plan(cmd.Context(), loaded)
 			if err != nil {
@@ -35,7 +40,7 @@ func (c *cli) planCommand() *cobra.Command {
 			if !p.Fits {
 				c.code = runner.ExitPreflight
 				c.complain(runner.Errorf(runner.Exhausted, "plan %s: want %d MiB of memory, got %d MiB", p.Name, p.MemoryBytes>>20, p.Available>>20).
-					WithHint("use fewer slots, a smaller bucket or fewer workers"))
+					WithHint("use fewer slots, a smaller bucket or fewer workers; --fit chooses bucket and anchors"))
 			}
 			if c.json {
 				return c.printJSON(p)
@@ -44,52 +49,54 @@ func (c *cli) planCommand() *cobra.Command {
 		},
 	})
 	from.flags(cmd)
+	cmd.Flags().BoolVar(&fit, "fit", false, "choose the longest bucket and the most anchors that fit")
 	return cmd
 }
 
 // plan works out the plan for this machine.
 func (c *cli) plan(ctx context.Context, loaded *config.Config) (plan.Plan, error) {
-	target := loaded.EmbeddedModel()
-	if dir := loaded.Target.Directory; dir != "" {
-		var err error
-		if target, err = config.ReadModel(dir); err != nil {
-			return plan.Plan{}, err
-		}
-	}
-	m := plan.Machine{Cores: runtime.NumCPU()}
-	limit, err := arena.Available()
+	target, err := machine.Target(loaded)
 	if err != nil {
 		return plan.Plan{}, err
 	}
-	m.Available = limit.Have
-	if loaded.Workers.Device == "cuda" {
-		if m.GPUs, m.Links, err = c.gpus(ctx, loaded); err != nil {
-			return plan.Plan{}, err
-		}
+	m, err := machine.Read(ctx, loaded)
+	if err != nil {
+		return plan.Plan{}, err
 	}
-	return plan.Make(loaded, target, m)
+	return plan.Make(loaded, target, m.Machine)
 }
 
-// gpus lists the machine's GPUs, or those that the configuration names by index
-// or UUID, and what keeps them apart.
-func (c *cli) gpus(ctx context.Context, loaded *config.Config) (found []placement.GPU, links placement.Links, err error) {
-	r, _, err := c.read(ctx, loaded)
-	if err == nil && r.GPUErr != nil {
-		err = runner.Errorf(runner.Unavailable, "list GPUs: %w", r.GPUErr)
-	}
+// fit prints the sizes that fit this machine.
+func (c *cli) fit(ctx context.Context, loaded *config.Config) error {
+	target, err := machine.Target(loaded)
 	if err != nil {
-		return nil, links, err
+		return err
 	}
-	for _, g := range r.GPUs {
-		if named := loaded.Workers.Devices; len(named) == 0 || contains(named, g.UUID) || contains(named, strconv.Itoa(g.Index)) {
-			found = append(found, placement.GPU{UUID: g.UUID, Bytes: g.MemoryBytes})
+	m, err := machine.Read(ctx, loaded)
+	if err != nil {
+		return err
+	}
+	f, err := plan.Fit(loaded, target, m.Machine)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(f)
+	}
+	flags := ""
+	for _, change := range f.Changes {
+		if err := c.print("%s: %s, was %s\n", change.Path, change.To, change.From); err != nil {
+			return err
 		}
+		flags += " --set " + change.Path + "=" + change.To
 	}
-	if want := len(loaded.Workers.Devices); len(found) < want {
-		return nil, links, runner.Errorf(runner.Invalid, "%s: workers.devices: want %d GPUs of this machine, found %d of them among its %d",
-			loaded.Place("workers.devices"), want, len(found), len(r.GPUs)).WithHint("`dflash-runner doctor` lists them")
+	if flags == "" {
+		flags = " nothing to change"
 	}
-	return found, r.Links(), nil
+	if err := c.print("fit:%s\n", flags); err != nil {
+		return err
+	}
+	return c.printPlan(f.Plan)
 }
 
 func (c *cli) printPlan(p plan.Plan) error {
@@ -101,16 +108,14 @@ func (c *cli) printPlan(p plan.Plan) error {
 	if err := c.print("run %s: %d %s\n", p.Name, steps[1], steps[0]); err != nil {
 		return err
 	}
-	for _, w := range p.Workers {
-		if err := c.print("  %-12s %-10s %6d MiB, and %d MiB of the host for its process\n", w.Name, w.Device, w.MemoryBytes>>20, w.HostBytes>>20); err != nil {
-			return err
-		}
+	if err := c.printPlaces(p); err != nil {
+		return err
 	}
 	return c.print("  %-12s buckets %v, %d anchors x %d = %d queries, layers %v captured, %d rows a step, %d a drafter\n"+
 		"  %-12s %d parameters, vocabulary %d\n"+
-		"  %-12s %d of %d slots of %d KiB, %d MiB in all, kind %s\n"+
+		"  %-12s %d of %d slots of %d KiB, %d MiB in all, %s\n"+
 		"  %-12s %d MiB each\n"+
-		"  %-12s %d MiB wanted, %d MiB available\n"+
+		"  %-12s %d MiB of the host wanted, %d MiB available\n"+
 		"  %-12s about %.0f s: launch %.0f, warm-up %.0f, step %.1f (assuming %.0f GFLOP/s a worker)\n",
 		"shapes", s.Buckets, s.Anchors, s.BlockSize, s.Queries, s.LayerIDs, s.RowsPerStep, s.RowsPerRank,
 		"drafter", s.Parameters, s.Vocabulary,
@@ -126,4 +131,46 @@ func kindText(a plan.Arenas) string {
 		return a.Kind
 	}
 	return a.Kind + ", as " + a.Reason
+}
+
+// printPlaces prints where workers run, what they take there, and what is not
+// as one might expect.
+func (c *cli) printPlaces(p plan.Plan) error {
+	for _, w := range p.Workers {
+		if err := c.print("  %-12s %-10s %6d MiB, and %d MiB of the host for its process\n", w.Name, p.Where(w.Device), w.MemoryBytes>>20, w.HostBytes>>20); err != nil {
+			return err
+		}
+		if w.Device == placement.CPU {
+			continue
+		}
+		if err := c.print("  %-12s %s\n", "", partsOf(w.Memory)); err != nil {
+			return err
+		}
+	}
+	for _, d := range p.Devices {
+		if err := c.print("  %-12s %s, %s: %d MiB wanted, %d MiB available\n", p.Where(d.UUID), d.Name, d.UUID, d.Wanted>>20, d.Available>>20); err != nil {
+			return err
+		}
+	}
+	for _, note := range p.Notes {
+		if err := c.print("  %-12s %s\n", "note", note); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// partsOf writes the parts of a worker's memory, in MiB, without those of nothing.
+func partsOf(m placement.Memory) string {
+	var parts []string
+	for _, x := range []struct {
+		what  string
+		bytes uint64
+	}{{"weights", m.Weights}, {"gradients", m.Gradients}, {"optimiser", m.Optimiser}, {"activations", m.Activations},
+		{"row buffers", m.RowBuffers}, {"slots", m.Slots}, {"evaluation", m.Evaluation}, {"CUDA itself", m.Context}} {
+		if x.bytes > 0 {
+			parts = append(parts, x.what+" "+strconv.FormatUint(x.bytes>>20, 10))
+		}
+	}
+	return strings.Join(parts, ", ")
 }

@@ -8,6 +8,7 @@ import (
 
 	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
 // progress prints a job's way on stderr, a line for every tenth.
@@ -43,7 +44,7 @@ func (c *cli) prepareCommand() *cobra.Command {
 				return runner.Errorf(runner.Internal, "prepare: %w", err)
 			}
 			j.Files = args
-			r, err := c.job(cmd.Context(), interpreter, &jobv1.Job{Job: &jobv1.Job_Prepare{Prepare: j}})
+			r, err := c.job(cmd.Context(), interpreter, placement.CPU, &jobv1.Job{Job: &jobv1.Job_Prepare{Prepare: j}})
 			if err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 // their like are left out on purpose: one that leaks in is silently wrong.
 var (
 	passed = []string{"HOME", "PATH", "USER", "LOGNAME", "TZ", "LANG", "LANGUAGE",
+		"LD_LIBRARY_PATH", "CUDA_HOME", "CC", // where the driver and a compiler are: Triton links what it makes with them
 		"http_proxy", "https_proxy", "no_proxy", "all_proxy",
 		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"}
 	passedPrefixes = []string{"LC_", "HF_", "NCCL_", "TORCH_", "TORCHINDUCTOR_", "TRITON_",

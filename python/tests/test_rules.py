@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "dflash_runner"
 
 # Left to right. A package's name stands for all of its modules, which may import each other.
 LAYERS = (
-    ("serve", "job.__main__"),
+    ("serve", "job.__main__", "probe"),
     ("job", "target", "drafter"),
     ("evaluation", "warmup_drafter", "warmup_target"),
     ("worker", "trainer", "warmup", "frozen", "buffers", "standing"),

@@ -20,7 +20,9 @@ func TestNames(t *testing.T) {
 		v    any
 		want string
 	}{
-		"status":     {Status{}, "name state step steps_total epoch rows_committed loss tokens_per_s acceptance workers gate arenas failures"},
+		"status": {Status{}, "name state step steps_total epoch rows_committed loss tokens_per_s acceptance workers devices gate arenas failures"},
+		"device": {DeviceStatus{}, "uuid index name status detail at utilisation memory_used_bytes memory_total_bytes power_w power_limit_w temperature_c " +
+			"ecc_corrected ecc_uncorrected throttle recovery_action processes process_count"},
 		"worker":     {WorkerStatus{Name: runner.Worker{Role: runner.Target}}, "name role pid generation state device order since_ms rss_bytes certificate"},
 		"gate":       {GateStatus{}, "width holder queue"},
 		"queued":     {Queued{Worker: runner.Worker{Role: runner.Target}}, "worker waited_ms"},
@@ -30,7 +32,7 @@ func TestNames(t *testing.T) {
 		"health":     {Health{}, "status checks"},
 		"check":      {Check{}, "name status detail"},
 		"sum worker": {SummaryWorker{Name: runner.Worker{Role: runner.Target}}, "name role device generations certificate"},
-		"sum cert":   {SummaryCertificate{}, "attention buckets graphs dense_calls second_pass_compiles seconds"},
+		"sum cert":   {SummaryCertificate{}, "attention buckets graphs dense_calls second_pass_compiles seconds cache peak_bytes"},
 		"sum gate":   {SummaryGate{}, "width max_holders sequence"},
 		"sum arena":  {SummaryArena{}, "kind slots bytes hand_offs"},
 		"summary": {Summary{}, "steps rows samples tokens loss_first loss_last acceptance_before acceptance_after acceptance_nonlooping " +

@@ -55,6 +55,9 @@ func Judge(s Status, now time.Time) Health {
 	h := Health{Status: Healthy, Checks: []Check{supervisorCheck(s, now)}}
 	if !s.State.Over() {
 		h.Checks = append(h.Checks, workersCheck(s), arenasCheck(s))
+		if len(s.Devices) > 0 {
+			h.Checks = append(h.Checks, devicesCheck(s.Devices))
+		}
 		for _, r := range s.Degraded {
 			h.Checks = append(h.Checks, Check{r.Name, Degraded, r.Detail})
 		}
@@ -114,6 +117,18 @@ func ready(ws []WorkerStatus) (n int) {
 		}
 	}
 	return n
+}
+
+// devicesCheck: the worst of the GPUs; one that the probe knows nothing of is
+// unknown, never healthy.
+func devicesCheck(ds []DeviceStatus) Check {
+	c := Check{Name: "devices", Status: Healthy, Detail: fmt.Sprintf("%d watched", len(ds))}
+	for _, d := range ds {
+		if d.Status.rank() > c.Status.rank() {
+			c.Status, c.Detail = d.Status, fmt.Sprintf("GPU %d: %s", d.Index, d.Detail)
+		}
+	}
+	return c
 }
 
 // arenasCheck: quarantined slots are memory that waits for a death to be proved.

@@ -33,6 +33,14 @@ func TestJudge(t *testing.T) {
 		{"a failed worker outweighs a death", func(s *Status) { s.Workers[0].State, s.Workers[1].State = "lost", "failed" }, Critical, 2, "drafter/0 failed"},
 		{"a later start that is done", func(s *Status) { s.Workers[1].Generation = 3 }, Healthy, 0, ""},
 		{"quarantine", func(s *Status) { s.Arenas[0].Slots[1].State = "quarantined" }, Degraded, 1, "1 of 2 slots quarantined"},
+		{"GPUs well", func(s *Status) { s.Devices = []DeviceStatus{{Status: Healthy}, {Index: 1, Status: Healthy}} }, Healthy, 0, "2 watched"},
+		{"a GPU that does not answer", func(s *Status) {
+			s.Devices = []DeviceStatus{{Status: Healthy}, {Index: 1, Status: Unknown, Detail: "no sample for 12s"}}
+		}, Unknown, 1, "GPU 1: no sample for 12s"},
+		{"a slow GPU outweighs silence", func(s *Status) {
+			s.Devices = []DeviceStatus{{Status: Unknown, Detail: "silent"}, {Index: 1, Status: Degraded, Detail: "slowed down"}}
+		}, Degraded, 1, "GPU 1: slowed down"},
+		{"a GPU to be reset", func(s *Status) { s.Devices = []DeviceStatus{{Status: Critical, Detail: "gpu reset"}} }, Critical, 2, "GPU 0: gpu reset"},
 		{"disk full", func(s *Status) { s.Degraded = []Reason{{"checkpoint", "no space left"}} }, Degraded, 1, "no space left"},
 		{"no news", func(s *Status) { s.UpdatedAt = now.Add(-31 * time.Second) }, Unknown, 1, "no news for 31s"},
 		{"no news and a death", func(s *Status) { s.UpdatedAt = now.Add(-time.Minute); s.Workers[0].State = "lost" }, Degraded, 1, "no news"},

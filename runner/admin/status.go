@@ -36,6 +36,7 @@ type Status struct {
 	TokensPerS    *float64          `json:"tokens_per_s"`
 	Acceptance    *float64          `json:"acceptance"`
 	Workers       []WorkerStatus    `json:"workers"`
+	Devices       []DeviceStatus    `json:"devices"` // GPUs of the run; empty on a CPU
 	Gate          GateStatus        `json:"gate"`
 	Arenas        []ArenaStatus     `json:"arenas"`
 	Failures      []runner.Failure  `json:"failures"`
@@ -72,6 +73,35 @@ type WorkerStatus struct {
 	Certificate *runner.Certificate `json:"certificate"`
 	Phase       string              `json:"phase"`    // of warm-up
 	Restarts    int                 `json:"restarts"` // deaths that count
+}
+
+// DeviceStatus is one GPU, as the probe saw it last. Figures that the driver
+// does not give are null; Status is unknown where it has not answered in time.
+type DeviceStatus struct {
+	UUID             string     `json:"uuid"`
+	Index            int        `json:"index"` // nvidia-smi's
+	Name             string     `json:"name"`
+	Status           Grade      `json:"status"`
+	Detail           string     `json:"detail"` // why it is not healthy
+	At               *time.Time `json:"at"`     // of the sample
+	Utilisation      *float64   `json:"utilisation"`
+	MemoryUsedBytes  *uint64    `json:"memory_used_bytes"`
+	MemoryTotalBytes *uint64    `json:"memory_total_bytes"`
+	PowerW           *float64   `json:"power_w"`
+	PowerLimitW      *float64   `json:"power_limit_w"`
+	TemperatureC     *float64   `json:"temperature_c"`
+	ECCCorrected     *uint64    `json:"ecc_corrected"` // since the driver was loaded
+	ECCUncorrected   *uint64    `json:"ecc_uncorrected"`
+	Throttle         []string   `json:"throttle"`        // why its clocks are low
+	RecoveryAction   *string    `json:"recovery_action"` // "none", or what the driver wants done
+	Processes        []GPUUser  `json:"processes"`       // that compute on it, the first of them
+	ProcessCount     *uint64    `json:"process_count"`
+}
+
+// GPUUser is a process on a GPU.
+type GPUUser struct {
+	Pid         int     `json:"pid"`
+	MemoryBytes *uint64 `json:"memory_bytes"`
 }
 
 // GateStatus is the warm-up gate. Holder is the first of Holders.

@@ -68,6 +68,8 @@ type SummaryCertificate struct {
 	DenseCalls         uint64   `json:"dense_calls"`
 	SecondPassCompiles uint32   `json:"second_pass_compiles"`
 	Seconds            float64  `json:"seconds"` // in all
+	Cache              string   `json:"cache"`   // cold, warm or none
+	PeakBytes          uint64   `json:"peak_bytes"`
 }
 
 // SummaryGate is who went through the gate, in order.
@@ -91,5 +93,6 @@ func Summarise(c *runner.Certificate) *SummaryCertificate {
 		return nil
 	}
 	return &SummaryCertificate{Attention: c.Attention, Buckets: c.Buckets, Graphs: c.Graphs,
-		DenseCalls: c.DenseCalls, SecondPassCompiles: c.SecondPassCompiles, Seconds: c.Seconds["total"]}
+		DenseCalls: c.DenseCalls, SecondPassCompiles: c.SecondPassCompiles, Seconds: c.Seconds["total"],
+		Cache: c.Cache, PeakBytes: c.PeakBytes}
 }

@@ -48,7 +48,6 @@ func (c *Config) checker(before Problems) *checker {
 // check applies the rules that need no file but this one.
 func (c *Config) check(before Problems) Problems {
 	k := c.checker(before)
-	k.limits()
 	k.run()
 	k.target()
 	k.data()
@@ -57,13 +56,6 @@ func (c *Config) check(before Problems) Problems {
 	k.workers()
 	k.rest()
 	return k.problems
-}
-
-// limits refuses what the format has and this version cannot do.
-func (k *checker) limits() {
-	if k.Workers.Device == "cuda" {
-		k.add("workers.device", "set workers.device to cpu and drafter.attention to sdpa", "want cpu, as this version does not train on GPUs, got cuda")
-	}
 }
 
 func (k *checker) run() {

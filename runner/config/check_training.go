@@ -1,6 +1,9 @@
 package config
 
-import "fmt"
+import (
+	"fmt"
+	"regexp"
+)
 
 // maxBuckets bounds the compiled shapes: each costs two graphs and a warm-up.
 const maxBuckets = 3
@@ -86,12 +89,18 @@ func (k *checker) flex() {
 	}
 }
 
+// deviceRule is how a GPU is named: nvidia-smi's index, or the whole UUID.
+var deviceRule = regexp.MustCompile(`^([0-9]{1,4}|GPU-[0-9a-zA-Z-]+)$`)
+
 func (k *checker) workers() {
 	w := k.Workers
 	k.flex()
 	if w.Device == "cpu" {
 		if k.Drafter.Attention == "flex" {
 			k.add("drafter.attention", "flex_attention has no backward on a CPU", "want sdpa on device cpu, got flex")
+		}
+		if w.Deterministic == "true" {
+			k.add("workers.deterministic", "a CPU gives the same bits anyway", "want false on device cpu, got true")
 		}
 		if len(w.Devices) > 0 {
 			k.add("workers.devices", "set device: cuda, or remove the list", "want no list on device cpu, got %d", len(w.Devices))
@@ -101,8 +110,8 @@ func (k *checker) workers() {
 	seen := map[string]bool{}
 	for i, d := range w.Devices {
 		switch {
-		case d == "":
-			k.add(fmt.Sprintf("workers.devices[%d]", i), "", "want a GPU's index or UUID, got an empty text")
+		case !deviceRule.MatchString(d):
+			k.add(fmt.Sprintf("workers.devices[%d]", i), "`dflash-runner doctor` lists the GPUs", "want a GPU's index or UUID, such as 0 or GPU-5e0..., got %q", clip(d))
 		case seen[d]:
 			k.add(fmt.Sprintf("workers.devices[%d]", i), "with colocate a target and a drafter share one GPU by themselves", "want each GPU once, got %s again", clip(d))
 		}

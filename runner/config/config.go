@@ -70,6 +70,7 @@ func parseAll(file string, text []byte, overrides []string) (*Config, error) {
 	for _, set := range overrides {
 		d.override(c, set)
 	}
+	c.resolve()
 	c.at = d.at
 	if c.Run.Name == "" {
 		c.Run.Name = nameFrom(file)

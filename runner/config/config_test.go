@@ -91,9 +91,6 @@ func normal(c Config) Config {
 // valid is a small file that loads; tests break one line of it.
 const valid = "version: 1\ndata: {regenerate: {samples: 64}}\ntraining: {steps: 4, buckets: [160], anchors: 20, rows_per_step: 4}\nworkers: {drafters: 2}\ndrafter: {layers: 2, captured_layers: 3}\n"
 
-// noGPU is said beside whatever else is wrong with a configuration for GPUs.
-const noGPU = "workers.device: want cpu, as this version does not train on GPUs"
-
 func TestProblems(t *testing.T) {
 	cases := []struct {
 		name, text string
@@ -144,20 +141,23 @@ func TestProblems(t *testing.T) {
 		{"buckets not rising", valid, []string{"training.buckets=[160,160]"}, []string{"training.buckets[1]: want rising lengths, got 160 after 160"}},
 		{"too many buckets", valid, []string{"training.buckets=[160,170,180,190]"}, []string{"training.buckets: want 1 to 3 lengths, got 4"}},
 		{"no bucket", valid, []string{"training.buckets=[]"}, []string{"training.buckets: want 1 to 3 lengths, got 0"}},
-		{"unknown attention", valid, []string{"drafter.attention=dense"}, []string{"drafter.attention: want sdpa or flex, got \"dense\""}},
+		{"unknown attention", valid, []string{"drafter.attention=dense"}, []string{"drafter.attention: want auto, sdpa or flex, got \"dense\""}},
 		{"flex on a CPU", valid, []string{"drafter.attention=flex"}, []string{"drafter.attention: want sdpa on device cpu, got flex"}},
-		{"flex in float32", valid, []string{"workers.device=cuda", "drafter.attention=flex"}, []string{"training.compute_dtype: want bfloat16 with drafter.attention flex, got float32", noGPU}},
-		{"flex with small heads", valid, []string{"workers.device=cuda", "drafter.attention=flex", "training.compute_dtype=bfloat16", "drafter.head_dim=8"}, []string{"drafter.head_dim: want at least 16 with drafter.attention flex, got 8", noGPU}},
+		{"flex in float32", valid, []string{"workers.device=cuda", "drafter.attention=flex"}, []string{"training.compute_dtype: want bfloat16 with drafter.attention flex, got float32"}},
+		{"flex with small heads", valid, []string{"workers.device=cuda", "drafter.attention=flex", "training.compute_dtype=bfloat16", "drafter.head_dim=8"}, []string{"drafter.head_dim: want at least 16 with drafter.attention flex, got 8"}},
 		{"kernel block of no size", valid, []string{"drafter.flex.block_m=48"}, []string{"drafter.flex.block_m: want a power of two, got 48 (0 leaves it to torch)"}},
 		{"another kernel backend", valid, []string{"drafter.flex.backend=flash"}, []string{"drafter.flex.backend: want triton, got \"flash\""}},
 		{"captured layer out of range", valid, []string{"target.layer_ids=[1,6]"}, []string{"target.layer_ids[1]: want a layer of the target before its last, 0 to 4, got 6"}},
 		{"captured layer twice", valid, []string{"target.layer_ids=[1,3,3]"}, []string{"target.layer_ids[2]: want each layer once, got 3 again"}},
 		{"captured layers fall", valid, []string{"target.layer_ids=[3,1]"}, []string{"target.layer_ids[1]: want rising layers, got 1 after 3"}},
 		{"too many captured layers", valid, []string{"target.embedded.layers=4"}, []string{"drafter.captured_layers: want at most 1, three fewer than the target's 4 layers, got 3: the rule would capture [1 1 1]"}},
-		{"two workers on one GPU", valid, []string{"workers.device=cuda", "workers.devices=[0, 1]", "workers.colocate=false"}, []string{"workers.colocate: want a GPU for each of 3 workers with colocate: false, got 2: two workers would share one", noGPU}},
-		{"two drafters on one GPU", valid, []string{"workers.device=cuda", "workers.devices=[GPU-1]"}, []string{"workers.devices: want at least 2 GPUs for 1 targets and 2 drafters, got 1", noGPU}},
-		{"one GPU twice", valid, []string{"workers.device=cuda", "workers.devices=[0, 0, 1]"}, []string{"workers.devices[1]: want each GPU once, got 0 again", noGPU}},
-		{"a GPU", valid, []string{"workers.device=cuda", "drafter.attention=flex", "training.compute_dtype=bfloat16"}, []string{noGPU + ", got cuda (set workers.device to cpu and drafter.attention to sdpa)"}},
+		{"two workers on one GPU", valid, []string{"workers.device=cuda", "drafter.attention=sdpa", "workers.devices=[0, 1]", "workers.colocate=false"}, []string{"workers.colocate: want a GPU for each of 3 workers with colocate: false, got 2: two workers would share one"}},
+		{"two drafters on one GPU", valid, []string{"workers.device=cuda", "drafter.attention=sdpa", "workers.devices=[GPU-1]"}, []string{"workers.devices: want at least 2 GPUs for 1 targets and 2 drafters, got 1"}},
+		{"one GPU twice", valid, []string{"workers.device=cuda", "drafter.attention=sdpa", "workers.devices=[0, 0, 1]"}, []string{"workers.devices[1]: want each GPU once, got 0 again"}},
+		{"no GPU's name", valid, []string{"workers.device=cuda", "drafter.attention=sdpa", "workers.devices=[first, cuda:1, MIG-1]"}, []string{"workers.devices[0]: want a GPU's index or UUID, such as 0 or GPU-5e0..., got \"first\"", "got \"cuda:1\"", "got \"MIG-1\""}},
+		{"unknown device", valid, []string{"workers.device=tpu"}, []string{"workers.device: want cpu or cuda, got \"tpu\""}},
+		{"busy devices", valid, []string{"workers.busy_devices=maybe"}, []string{"workers.busy_devices: want refuse or allow, got \"maybe\""}},
+		{"determinism on a CPU", valid, []string{"workers.deterministic=true"}, []string{"workers.deterministic: want false on device cpu, got true (a CPU gives"}},
 		{"devices on a CPU", valid, []string{"workers.devices=[0]"}, []string{"workers.devices: want no list on device cpu, got 1"}},
 		{"bad name", valid, []string{"run.name=../x"}, []string{"run.name: want at most 64 of a-z"}},
 		{"betas", valid, []string{"training.betas=[0.9]"}, []string{"training.betas: want two numbers, got 1"}},
@@ -253,5 +253,28 @@ func TestNameFromFile(t *testing.T) {
 	c, err := Load(file, nil)
 	if err != nil || c.Run.Name != "my-run-2" {
 		t.Errorf("want my-run-2, got %v, %v", c.Run.Name, err)
+	}
+}
+
+// TestAttentionFollowsTheDevice: what a file leaves open, and what it says.
+func TestAttentionFollowsTheDevice(t *testing.T) {
+	for _, row := range []struct {
+		set  []string
+		want string
+	}{
+		{nil, "sdpa"},
+		{[]string{"drafter.attention=auto"}, "sdpa"},
+		{[]string{"drafter.attention=sdpa"}, "sdpa"},
+		{[]string{"workers.device=cuda", "training.compute_dtype=bfloat16"}, "flex"},
+		{[]string{"drafter.attention=auto", "workers.device=cuda", "training.compute_dtype=bfloat16"}, "flex"},
+		{[]string{"workers.device=cuda", "drafter.attention=sdpa"}, "sdpa"}, // dense, and allowed
+		{[]string{"workers.device=cuda", "drafter.attention=flex", "training.compute_dtype=bfloat16"}, "flex"},
+	} {
+		c, err := parseAll("f.yaml", []byte(valid), row.set)
+		if err != nil || c.Drafter.Attention != row.want {
+			t.Errorf("%v: want %s, got %v, %v", row.set, row.want, c.Drafter.Attention, err)
+			continue
+		}
+		sameAfterRoundTrip(t, c)
 	}
 }

@@ -14,7 +14,7 @@ func defaults() *Config {
 			InitializerRange: 0.08, Steps: 700, Batch: 8, SequenceTokens: 128,
 			LearningRate: 0.004, WeightDecay: 0.01, Seed: 1,
 		}},
-		Drafter: Drafter{Layers: 5, CapturedLayers: 5, BlockSize: 16, Attention: "sdpa", Flex: Flex{Backend: "triton"}, MaskTokenID: -1},
+		Drafter: Drafter{Layers: 5, CapturedLayers: 5, BlockSize: 16, Attention: "auto", Flex: Flex{Backend: "triton"}, MaskTokenID: -1},
 		Data: Data{Format: "auto", Regenerate: Regenerate{
 			HeldoutSamples: 64, PromptTokens: 32, NewTokens: 96, Batch: 64,
 		}},
@@ -23,7 +23,7 @@ func defaults() *Config {
 			LearningRate: 0.0006, WarmupFraction: 0.04, Betas: []float64{0.9, 0.95},
 			ClipNorm: 1, Epsilon: 1e-8, ComputeDType: "float32", HorizonSteps: 50,
 		},
-		Workers:     Workers{Targets: 1, Drafters: 1, Device: "cpu", Colocate: "auto", Threads: 1, Slots: 3},
+		Workers:     Workers{Targets: 1, Drafters: 1, Device: "cpu", BusyDevices: "refuse", Colocate: "auto", Deterministic: "false", Threads: 1, Slots: 3},
 		Arenas:      Arenas{Kind: "auto"},
 		WarmUp:      WarmUp{Width: 1, Deadline: Duration(15 * time.Minute)},
 		Images:      Images{EverySteps: 25},
@@ -39,5 +39,12 @@ func defaults() *Config {
 		},
 		Export: Export{DType: "bfloat16"},
 		Log:    Log{Level: "info"},
+	}
+}
+
+// resolve settles what follows from another key where a file leaves it open.
+func (c *Config) resolve() {
+	if c.Drafter.Attention == "auto" {
+		c.Drafter.Attention = map[string]string{"cpu": "sdpa", "cuda": "flex"}[c.Workers.Device]
 	}
 }

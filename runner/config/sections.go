@@ -132,8 +132,8 @@ type Drafter struct {
 	HeadDim int `yaml:"head_dim" min:"0" max:"1024"`
 	// InitFrom is an exported drafter's directory to start from; empty: random weights. Default empty.
 	InitFrom string `yaml:"init_from"`
-	// Attention of training: sdpa is explicit and dense, flex is compiled and needs a GPU. Default sdpa.
-	Attention string `yaml:"attention" enum:"sdpa|flex"`
+	// Attention of training: sdpa is explicit and dense, flex is compiled and needs a GPU; auto: flex on cuda, sdpa on cpu. Default auto.
+	Attention string `yaml:"attention" enum:"auto|sdpa|flex"`
 	// Flex says how the kernels of attention flex are built.
 	Flex Flex `yaml:"flex"`
 	// MaskTokenID is the token that stands for an unknown one; -1: the tokenizer's mask token. Default -1.
@@ -247,12 +247,16 @@ type Workers struct {
 	Targets int `yaml:"targets" min:"1" max:"256"`
 	// Drafters is the number of drafter workers. Default 1.
 	Drafters int `yaml:"drafters" min:"1" max:"256"`
-	// Device that workers compute on; this version refuses cuda. Default cpu.
+	// Device that workers and jobs compute on. Default cpu.
 	Device string `yaml:"device" enum:"cpu|cuda"`
-	// Devices are the GPUs to use, by index or UUID; empty: all visible ones. Default empty.
+	// Devices are the GPUs to use, in that order, by nvidia-smi's index or UUID; empty: all that this process may see. Default empty.
 	Devices []string `yaml:"devices"`
-	// Colocate lets a target and a drafter share one GPU; auto: where it fits. Default auto.
+	// BusyDevices says what to do with a GPU that other processes use: refuse it, or allow it with the memory that is left. Default refuse.
+	BusyDevices string `yaml:"busy_devices" enum:"refuse|allow"`
+	// Colocate lets a target and a drafter share one GPU and take turns; auto: where there are too few GPUs for one each. Default auto.
 	Colocate string `yaml:"colocate" enum:"auto|true|false"`
+	// Deterministic asks cuBLAS for the same bits every time, by CUBLAS_WORKSPACE_CONFIG; a CPU gives them anyway. Default false.
+	Deterministic string `yaml:"deterministic" enum:"false|true"`
 	// Threads of torch in each worker. Default 1.
 	Threads int `yaml:"threads" min:"1" max:"1024"`
 	// Slots of each target's arena, in rows. Default 3.
@@ -273,6 +277,8 @@ type WarmUp struct {
 	Width int `yaml:"width" min:"1" max:"256"`
 	// Deadline of one worker's warm-up. Default 15m.
 	Deadline Duration `yaml:"deadline" min:"1s"`
+	// CacheDirectory holds compiled kernels, on a disk of this machine; empty: the user's cache. Default empty.
+	CacheDirectory string `yaml:"cache_directory"`
 }
 
 // Images says how often state is copied.

@@ -3,7 +3,11 @@
 // was read into checks.
 package doctor
 
-import "time"
+import (
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner/placement"
+)
 
 // Status of a check. Warn is degraded but workable; fail means that a run would
 // be refused or would not work.
@@ -26,8 +30,10 @@ type Check struct {
 
 // Needs is what a planned run takes; zero fields are not checked.
 type Needs struct {
-	MemoryBytes uint64 // arenas, images and workers together
-	GPU         bool   // some worker is on one
+	MemoryBytes  uint64 // arenas, images and workers together
+	GPU          bool   // some worker is on one
+	Placement    string // where workers would run
+	PlacementErr error  // why they can run nowhere
 
 	ArenaKind   string // that the plan chose; empty: there is no plan
 	ArenaReason string // why it is host memory although there are GPUs
@@ -72,8 +78,15 @@ type GPU struct {
 	Name        string
 	UUID        string
 	MemoryBytes uint64
+	UsedBytes   uint64
 	Driver      string
 	MIG         bool
+	Processes   []int // that compute on it, as far as they can be seen from here
+}
+
+// Found is the GPU as placement takes it.
+func (g GPU) Found() placement.Found {
+	return placement.Found{Index: g.Index, UUID: g.UUID, Name: g.Name, Bytes: g.MemoryBytes, UsedBytes: g.UsedBytes, Processes: g.Processes, MIG: g.MIG}
 }
 
 // MemoryReading is in bytes; a cgroup limit of 0 is none.
@@ -119,7 +132,7 @@ func Judge(r Readings, n Needs) []Check {
 	return []Check{
 		system(r), python(r.Python), packages(r.Python), devices(r, n), peers(r), arenas(n), memory(r.Memory, n),
 		shm(r.Shm), memlock(r), files(r.Files), disk("run directory", r.RunDir, minRunBytes, lowRunBytes),
-		disk("cache directory", r.CacheDir, cacheNeed(r.Python), lowCacheBytes), runtimeDir(r.Runtime), clock(r.Clock),
+		disk("cache directory", r.CacheDir, cacheNeed(r.Python), lowCacheBytes), runtimeDir(r.Runtime), clock(r.Clock), placed(n),
 	}
 }
 

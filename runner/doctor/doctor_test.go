@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -29,7 +30,7 @@ func fine() Readings {
 }
 
 func twoGPUs(r *Readings) {
-	r.GPUs = []GPU{{0, "H200", "GPU-a", 141 << 30, "580.1", false}, {1, "H200", "GPU-b", 141 << 30, "580.1", false}}
+	r.GPUs = []GPU{{0, "H200", "GPU-a", 141 << 30, 0, "580.1", false, nil}, {1, "H200", "GPU-b", 141 << 30, 0, "580.1", false, nil}}
 	r.Memlock = Limit{Soft: math.MaxUint64, Hard: math.MaxUint64}
 }
 
@@ -58,6 +59,10 @@ func TestJudge(t *testing.T) {
 		{"devices", func(r *Readings, _ *Needs) { twoGPUs(r); r.GPUs[1].Driver = "535.2" }, Warn, "535.2"},
 		{"devices", func(r *Readings, n *Needs) { twoGPUs(r); r.GPUs[1].Driver, n.GPU = "535.2", true }, Fail, "535.2"},
 		{"devices", func(r *Readings, n *Needs) { twoGPUs(r); r.GPUs[0].MIG, n.GPU = true, true }, Warn, "H200"},
+		{"placement", func(r *Readings, n *Needs) {
+			n.PlacementErr = runner.Errorf(runner.Exhausted, "GPU 0 is in use").WithHint("name another")
+		}, Fail, "in use"},
+		{"", func(_ *Readings, n *Needs) { n.Placement = "all on the CPU" }, OK, ""},
 		{"peer access", func(r *Readings, _ *Needs) { twoGPUs(r); r.NoPeer = [][2]int{{0, 1}} }, Warn, "[[0 1]]"},
 		{"arenas", func(_ *Readings, n *Needs) { n.ArenaKind, n.ArenaReason = "memfd", "GPU-b has no peer access" }, Warn, "memfd, as GPU-b has no peer access"},
 		{"arenas", func(_ *Readings, n *Needs) {
@@ -168,7 +173,8 @@ func TestReadDisk(t *testing.T) {
 
 const smiScript = `#!/bin/sh
 case "$1" in
---query*) printf '0, H200, GPU-a, 143771, 580.65.06, Disabled\n1, H200, GPU-b, [N/A], 580.65.06, Enabled\n' ;;
+--query-gpu*) printf '0, H200, GPU-a, 143771, 580.65.06, Disabled, 512\n1, H200, GPU-b, [N/A], 580.65.06, Enabled, [N/A]\n' ;;
+--query-compute*) printf 'GPU-a, 71\nGPU-a, 72\nGPU-z, 73\n[Insufficient Permissions], 1\nNo running processes found\n' ;;
 topo) printf ' \tGPU0\tGPU1\tGPU2\n GPU0\tX\tOK\tCNS\n GPU1\tOK\tX\tOK\n GPU2\tCNS\tOK\tX\n\nLegend:\n' ;;
 esac
 `
@@ -176,9 +182,15 @@ esac
 func TestReadGPUs(t *testing.T) {
 	dir := t.TempDir()
 	gpus, none, err := readGPUs(t.Context(), put(t, smiScript, dir, "smi"))
-	want := []GPU{{0, "H200", "GPU-a", 143771 << 20, "580.65.06", false}, {1, "H200", "GPU-b", 0, "580.65.06", true}}
-	if err != nil || !slices.Equal(gpus, want) || !slices.Equal(none, [][2]int{{0, 2}}) {
+	want := []GPU{{0, "H200", "GPU-a", 143771 << 20, 512 << 20, "580.65.06", false, []int{71, 72}}, {1, "H200", "GPU-b", 0, 0, "580.65.06", true, nil}}
+	if err != nil || !reflect.DeepEqual(gpus, want) || !slices.Equal(none, [][2]int{{0, 2}}) {
 		t.Errorf("got %+v, %v, %v", gpus, none, err)
+	}
+	if why := gpuText(gpus); !strings.Contains(why, "0: H200, 140.4 GiB, driver 580.65.06, where processes [71 72] use it; 1: H200") {
+		t.Errorf("told as %s", why)
+	}
+	if f := gpus[0].Found(); f.UUID != "GPU-a" || f.Bytes != 143771<<20 || f.UsedBytes != 512<<20 || len(f.Processes) != 2 || f.MIG {
+		t.Errorf("for placement: got %+v", f)
 	}
 	if gpus, _, err := readGPUs(t.Context(), filepath.Join(dir, "nothing")); gpus != nil || err != nil {
 		t.Errorf("not there: got %v, %v", gpus, err)

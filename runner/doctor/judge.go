@@ -98,7 +98,7 @@ func devices(r Readings, n Needs) Check {
 			if major, err := strconv.Atoi(strings.SplitN(g.Driver, ".", 2)[0]); err == nil && major < minDriver {
 				c.Status, c.Hint = Warn, fmt.Sprintf("the driver is older than %d: torch will not see the GPU; install a newer one", minDriver)
 			} else if g.MIG && c.Status == OK {
-				c.Status, c.Hint = Warn, "with MIG, hidden states go through host memory (memfd), which is slower"
+				c.Status, c.Hint = Warn, "with MIG, a GPU is not used: whole GPUs are"
 			}
 		}
 	}
@@ -114,9 +114,25 @@ func devices(r Readings, n Needs) Check {
 func gpuText(gpus []GPU) string {
 	var out []string
 	for _, g := range gpus {
-		out = append(out, fmt.Sprintf("%d: %s, %s, driver %s", g.Index, g.Name, bytesText(g.MemoryBytes), g.Driver))
+		text := fmt.Sprintf("%d: %s, %s, driver %s", g.Index, g.Name, bytesText(g.MemoryBytes), g.Driver)
+		if why := g.Found().InUse(); why != "" {
+			text += ", where " + why
+		}
+		out = append(out, text)
 	}
 	return strings.Join(out, "; ")
+}
+
+// placed says where workers would run.
+func placed(n Needs) Check {
+	c := Check{Name: "placement", Status: OK, Detail: n.Placement}
+	switch {
+	case n.PlacementErr != nil:
+		c.Status, c.Detail, c.Hint = Fail, n.PlacementErr.Error(), runner.HintOf(n.PlacementErr)
+	case n.Placement == "":
+		c.Detail = "nothing was asked for"
+	}
+	return c
 }
 
 func peers(r Readings) Check {

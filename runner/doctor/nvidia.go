@@ -16,18 +16,28 @@ import (
 // smiDeadline bounds one call of nvidia-smi, which hangs where a driver does.
 const smiDeadline = 15 * time.Second
 
+// GPUs lists the machine's GPUs, and the pairs without peer access.
+func GPUs(ctx context.Context) ([]GPU, [][2]int, error) { return readGPUs(ctx, "nvidia-smi") }
+
 // readGPUs asks nvidia-smi. One that is not there is no error: there is no GPU
 // that we could use.
 func readGPUs(ctx context.Context, smi string) (gpus []GPU, noPeer [][2]int, err error) {
 	if _, err := exec.LookPath(smi); err != nil {
 		return nil, nil, nil
 	}
-	out, err := ask(ctx, smi, "--query-gpu=index,name,uuid,memory.total,driver_version,mig.mode.current", "--format=csv,noheader,nounits")
+	out, err := ask(ctx, smi, "--query-gpu=index,name,uuid,memory.total,driver_version,mig.mode.current,memory.used", "--format=csv,noheader,nounits")
 	if err != nil {
 		return nil, nil, err
 	}
-	if gpus, err = parseGPUs(out); err != nil || len(gpus) < 2 {
+	if gpus, err = parseGPUs(out); err != nil || len(gpus) == 0 {
 		return gpus, nil, err
+	}
+	if out, err = ask(ctx, smi, "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader"); err != nil {
+		return gpus, nil, fmt.Errorf("processes: %w", err)
+	}
+	addProcesses(gpus, out)
+	if len(gpus) < 2 {
+		return gpus, nil, nil
 	}
 	if out, err = ask(ctx, smi, "topo", "-p2p", "r"); err != nil {
 		return gpus, nil, fmt.Errorf("peer access: %w", err)
@@ -75,8 +85,8 @@ func parseGPUs(out string) (gpus []GPU, err error) {
 			continue
 		}
 		f := strings.Split(line, ",")
-		if len(f) != 6 {
-			return nil, fmt.Errorf("want 6 fields a line, got %.120q", line)
+		if len(f) != 7 {
+			return nil, fmt.Errorf("want 7 fields a line, got %.120q", line)
 		}
 		for i := range f {
 			f[i] = strings.TrimSpace(f[i])
@@ -89,9 +99,30 @@ func parseGPUs(out string) (gpus []GPU, err error) {
 		if err != nil {
 			mib = 0 // "[N/A]" where memory is the host's
 		}
-		gpus = append(gpus, GPU{Index: index, Name: f[1], UUID: f[2], MemoryBytes: mib << 20, Driver: f[4], MIG: f[5] == "Enabled"})
+		used, err := strconv.ParseUint(f[6], 10, 40)
+		if err != nil {
+			used = 0
+		}
+		gpus = append(gpus, GPU{Index: index, Name: f[1], UUID: f[2], MemoryBytes: mib << 20, UsedBytes: used << 20, Driver: f[4], MIG: f[5] == "Enabled"})
 	}
 	return gpus, nil
+}
+
+// addProcesses reads who computes where, "UUID, pid" a line; what is said
+// instead where nobody does, or nobody can be seen, is skipped.
+func addProcesses(gpus []GPU, out string) {
+	for line := range strings.Lines(out) {
+		uuid, pid, ok := strings.Cut(strings.TrimSpace(line), ",")
+		n, err := strconv.Atoi(strings.TrimSpace(pid))
+		if !ok || err != nil {
+			continue
+		}
+		for i := range gpus {
+			if gpus[i].UUID == uuid {
+				gpus[i].Processes = append(gpus[i].Processes, n)
+			}
+		}
+	}
 }
 
 // parsePeers reads the matrix of `topo -p2p r` and gives the pairs without

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/kernels"
 	"github.com/dflash-runner/dflash-runner/runner/pyenv"
 )
 
@@ -173,7 +174,7 @@ func readDisk(path string) Disk {
 	if err != nil {
 		return Disk{Path: path, Err: err}
 	}
-	d.FreeBytes, d.TotalBytes, d.FileSystem = s.Bavail*uint64(s.Bsize), s.Blocks*uint64(s.Bsize), networkName(int64(s.Type))
+	d.FreeBytes, d.TotalBytes, d.FileSystem = s.Bavail*uint64(s.Bsize), s.Blocks*uint64(s.Bsize), kernels.Networked(int64(s.Type))
 	d.WriteErr = tryWrite(there)
 	return d
 }
@@ -193,15 +194,6 @@ func tryWrite(dir string) error {
 		return err
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
-}
-
-// networkName names a file system that is reached over a network, or "".
-func networkName(kind int64) string {
-	return map[int64]string{
-		unix.NFS_SUPER_MAGIC: "NFS", unix.SMB_SUPER_MAGIC: "SMB", unix.CIFS_SUPER_MAGIC: "CIFS", unix.SMB2_SUPER_MAGIC: "SMB",
-		unix.CEPH_SUPER_MAGIC: "Ceph", unix.AFS_SUPER_MAGIC: "AFS", unix.V9FS_MAGIC: "9P", unix.FUSE_SUPER_MAGIC: "FUSE",
-		0x0BD00BD0: "Lustre", 0x47504653: "GPFS", 0x19830326: "BeeGFS",
-	}[kind]
 }
 
 func readRuntime(path string) RuntimeReading {

@@ -22,21 +22,60 @@ type Rows struct {
 	SlotBytes uint64
 }
 
-// Memory is an estimate of what one worker takes on its device, in bytes. The
-// certificate's peak says what it was.
+// Use says how a worker computes.
+type Use struct {
+	Element uint64 // bytes of one element of its compute dtype
+	Dense   bool   // attention keeps its scores (sdpa with an explicit mask)
+	CUDA    bool
+	Slots   uint64 // bytes of its arena, where that lies on its device
+}
+
+// Memory is an estimate of what one worker takes on its device, in bytes. What
+// torch's allocator holds at most (Allocated) is what the certificate's peak
+// says afterwards.
 type Memory struct {
-	Weights     uint64 // trained masters, compute copies, frozen parts
-	Gradients   uint64
-	Optimiser   uint64 // two float32 moments
-	Activations uint64 // at their most, forward and backward
-	RowBuffers  uint64
-	Arena       uint64 // slots that lie on the device
+	Context     uint64 `json:"context_bytes"`     // of CUDA itself; 0 on a CPU
+	Weights     uint64 `json:"weights_bytes"`     // trained masters, compute copies, frozen parts
+	Gradients   uint64 `json:"gradients_bytes"`   // float32
+	Optimiser   uint64 `json:"optimiser_bytes"`   // two float32 moments
+	Activations uint64 `json:"activations_bytes"` // at their most, forward and backward
+	RowBuffers  uint64 `json:"row_buffers_bytes"` // two rows
+	Slots       uint64 `json:"slots_bytes"`       // the arena, on a GPU
+	Evaluation  uint64 `json:"evaluation_bytes"`  // a drafter to decode with, in targets
 }
 
 // Total is the sum.
-func (m Memory) Total() uint64 {
-	return m.Weights + m.Gradients + m.Optimiser + m.Activations + m.RowBuffers + m.Arena
+func (m Memory) Total() uint64 { return m.Context + m.Allocated() + m.Slots + m.Evaluation }
+
+// Allocated is what training alone takes of torch's allocator.
+func (m Memory) Allocated() uint64 {
+	return m.Weights + m.Gradients + m.Optimiser + m.Activations + m.RowBuffers
 }
+
+// What the formulas assume besides sizes.
+const (
+	// contextBytes is a CUDA context with torch's kernels and libraries in it.
+	contextBytes = 768 << 20
+	// chunkBytes bounds the float32 logits alive at once (python/dflash_runner/loss.py, CHUNK_BYTES);
+	// beside them live their copies in the compute dtype and what the softmax takes.
+	chunkBytes = 256 << 20
+	// granularity of an arena on a GPU (cuMemGetAllocationGranularity).
+	granularity = 2 << 20
+)
+
+// logits gives the memory of one chunk of logits of so many slots: two and a
+// half times its float32 size.
+func logits(slots, vocab uint64) uint64 { return min(chunkBytes, slots*vocab*4) * 5 / 2 }
+
+func (u Use) context() uint64 {
+	if u.CUDA {
+		return contextBytes
+	}
+	return 0
+}
+
+// OnDevice rounds an arena up to what a GPU gives out.
+func OnDevice(bytes uint64) uint64 { return (bytes + granularity - 1) / granularity * granularity }
 
 // layers gives the elements of all layers: attention, MLP or router and
 // experts, two norms and those of queries and keys.
@@ -78,47 +117,76 @@ func (m Model) Trained(captured uint64) uint64 {
 	return m.layers() + m.Hidden + captured*m.Hidden*m.Hidden + m.Hidden
 }
 
-// TargetMemory estimates a target worker: the frozen model, one layer's
-// activations over a row, and the captured layers. element is the bytes of one
-// element of its dtype.
-func TargetMemory(m Model, r Rows, element uint64) Memory {
-	oneLayer := 4*m.Hidden + 2*m.Width() + m.HeadDim*(2*m.Heads+2*m.KVHeads)
+// TargetMemory estimates a target worker: the whole frozen model, one layer's
+// activations over a row, the captured layers, its arena, and what evaluation
+// takes: drafter's weights and one chunk of logits.
+func TargetMemory(m, drafter Model, r Rows, u Use) Memory {
+	oneLayer := (4*m.Hidden + 2*m.Width() + m.HeadDim*(2*m.Heads+2*m.KVHeads)) * u.Element
+	if u.Element < 4 {
+		oneLayer += 2 * 4 * m.Hidden // norms are computed in float32
+	}
 	return Memory{
-		Weights:     m.Parameters() * element,
-		Activations: r.Bucket * (oneLayer + r.Captured*m.Hidden) * element,
+		Context:     u.context(),
+		Weights:     m.Parameters() * u.Element,
+		Activations: r.Bucket * (oneLayer + r.Captured*m.Hidden*u.Element),
+		Slots:       u.Slots,
+		Evaluation:  drafter.Trained(r.Captured)*u.Element + logits(r.Bucket, m.Vocab),
 	}
 }
 
 // DrafterMemory estimates a drafter worker. m is the drafter's model with the
-// target's vocabulary; element is the bytes of the compute dtype; dense says
-// that attention keeps its scores (sdpa with an explicit mask).
-func DrafterMemory(m Model, r Rows, element uint64, dense bool) Memory {
+// target's vocabulary.
+//
+// Weights: float32 masters (4 bytes a parameter), a compute copy below float32
+// (2), embedding and head in the compute dtype; gradients 4, moments 8.
+func DrafterMemory(m Model, r Rows, u Use) Memory {
 	trained := m.Trained(r.Captured)
-	weights := trained*4 + m.ends()*element
-	if element < 4 {
-		weights += trained * element // the compute copy beside the masters
+	weights := trained*4 + m.ends()*u.Element
+	if u.Element < 4 {
+		weights += trained * u.Element
 	}
-	queries := r.Anchors * r.BlockSize
-	keys := r.Bucket + queries
-	perLayer := queries*(8*m.Hidden+3*m.Intermediate+2*m.Heads*m.HeadDim)*element + keys*2*m.KVHeads*m.HeadDim*element
-	if dense {
-		perLayer += 2 * m.Heads * queries * keys * element // scores, and their gradient
-	}
-	logits := 2 * queries * m.Vocab * 4 // float32, and their gradient
 	return Memory{
+		Context:     u.context(),
 		Weights:     weights,
 		Gradients:   trained * 4,
 		Optimiser:   trained * 8,
-		Activations: m.Layers*perLayer + logits,
+		Activations: activations(m, r, u),
 		RowBuffers:  2 * r.SlotBytes,
 	}
+}
+
+// activations is what autograd keeps of one row in eager layers around the
+// attention, in bytes; H hidden, A query heads x head size, G key-value heads x
+// head size, I intermediate, Q queries, S context tokens, R predicted slots, e
+// the bytes of an element. A norm keeps its input (below float32: a float32 copy
+// and the normed value), so norm(w) = ew, or (4+e)w below float32:
+//
+//	a layer    Q (2 norm(H) + 2eH + norm(A) + 2eA + norm(G) + 4eI)  norms, query, output, gated MLP
+//	           + 2eG (S+Q) + S norm(G)                              keys and values, joined
+//	           + 2 heads Q (S+Q) e                                  scores and their gradient, where dense
+//	once       S (norm(H) + eH) + Q (eH + norm(H) + eH) + 2eRH      context, noise, last norm, head's gradient
+//	at its top the larger of one chunk of logits and one MLP's backward, Q (3eI + 8H)
+func activations(m Model, r Rows, u Use) uint64 {
+	e, queries := u.Element, r.Anchors*r.BlockSize
+	keys, slots := r.Bucket+queries, r.Anchors*(r.BlockSize-1)
+	hidden, all, kv := m.Hidden, m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
+	norm := func(width uint64) uint64 {
+		if e < 4 {
+			return (4 + e) * width
+		}
+		return e * width
+	}
+	layer := queries*(2*norm(hidden)+2*e*hidden+norm(all)+2*e*all+norm(kv)+4*e*m.Intermediate) + 2*e*kv*keys + r.Bucket*norm(kv)
+	if u.Dense {
+		layer += 2 * m.Heads * queries * keys * e
+	}
+	once := r.Bucket*(norm(hidden)+e*hidden) + queries*(2*e*hidden+norm(hidden)) + 2*e*slots*hidden
+	return m.Layers*layer + once + max(logits(slots, m.Vocab), queries*(3*e*m.Intermediate+8*hidden))
 }
 
 // ImageBytes estimates an image: masters and two moments in float32.
 func ImageBytes(m Model, captured uint64) uint64 { return 12 * m.Trained(captured) }
 
 // HostBytes is what the supervisor allocates on the host before it trains: the
-// arenas of so many targets, and images kept in memory with one being written.
-func HostBytes(targets, slots, slotBytes, images, imageBytes uint64) uint64 {
-	return targets*slots*slotBytes + (images+1)*imageBytes
-}
+// arenas that lie there, and images kept in memory with one being written.
+func HostBytes(arenas, images, imageBytes uint64) uint64 { return arenas + (images+1)*imageBytes }

@@ -15,7 +15,10 @@ const CPU = "cpu"
 // GPU is one device to place on, named by its UUID.
 type GPU struct {
 	UUID  string
-	Bytes uint64
+	Index int
+	Name  string
+	Bytes uint64 // that may be taken
+	Busy  string // why nothing should be placed there; empty: it is free
 }
 
 // Wanted is what the configuration asks for and what the machine has.
@@ -60,12 +63,22 @@ func Place(w Wanted) (Plan, error) {
 	case "true":
 		return paired(w)
 	case "auto":
-		if w.Targets+w.Drafters <= len(w.GPUs) {
+		if w.Targets+w.Drafters <= free(w.GPUs) {
 			return apart(w)
 		}
 		return paired(w)
 	}
 	return Plan{}, runner.Errorf(runner.Invalid, "place workers: colocate: want auto, true or false, got %q", w.Colocate)
+}
+
+// free counts the GPUs that something may be placed on.
+func free(gpus []GPU) (n int) {
+	for _, g := range gpus {
+		if g.Busy == "" {
+			n++
+		}
+	}
+	return n
 }
 
 func onCPU(w Wanted) (Plan, error) {
@@ -86,7 +99,7 @@ func onCPU(w Wanted) (Plan, error) {
 // checkGPUs refuses a list that would put two workers where one is meant.
 func checkGPUs(gpus []GPU) error {
 	if len(gpus) == 0 {
-		return runner.Errorf(runner.NotFound, "place workers: want a GPU, got none").
+		return runner.Errorf(runner.Exhausted, "place workers: want a GPU, got none").
 			WithHint("set workers.device to cpu, or see what doctor says of the GPUs")
 	}
 	for i, g := range gpus {
@@ -131,6 +144,10 @@ func paired(w Wanted) (Plan, error) {
 
 // put adds a worker to a device if it still fits there.
 func (w Wanted) put(p *Plan, worker runner.Worker, g GPU) error {
+	if g.Busy != "" {
+		return runner.Errorf(runner.Exhausted, "place %s on GPU %d (%s): want one that nobody else uses, but %s", worker, g.Index, g.UUID, g.Busy).
+			WithHint("name free GPUs in workers.devices, or share this one: workers.busy_devices: allow")
+	}
 	need := w.bytes(worker.Role)
 	others := ""
 	for _, placed := range p.Workers {
@@ -140,8 +157,8 @@ func (w Wanted) put(p *Plan, worker runner.Worker, g GPU) error {
 		}
 	}
 	if need > g.Bytes {
-		return runner.Errorf(runner.Exhausted, "place %s%s on %s: want %d bytes, got %d", worker, others, g.UUID, need, g.Bytes).
-			WithHint("choose shorter buckets or fewer anchors, or give each worker a GPU of its own")
+		return runner.Errorf(runner.Exhausted, "place %s%s on %s: want %d MiB, got %d MiB", worker, others, g.UUID, need>>20, g.Bytes>>20).
+			WithHint("`dflash-runner plan --fit` chooses anchors and buckets that fit; or give each worker a GPU of its own")
 	}
 	p.Workers = append(p.Workers, Placed{worker, g.UUID})
 	p.Turns[g.UUID] = max(1, w.Turns)

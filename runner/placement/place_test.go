@@ -21,7 +21,7 @@ func brief(p Plan) string {
 func gpus(names ...string) []GPU {
 	var all []GPU
 	for _, n := range names {
-		all = append(all, GPU{n, 100})
+		all = append(all, GPU{UUID: n, Bytes: 100 << 20})
 	}
 	return all
 }
@@ -40,11 +40,11 @@ func TestPlace(t *testing.T) {
 			"target/0=cpu drafter/0=cpu", map[string]int{"cpu": 3}},
 		"apart": {Wanted{Targets: 1, Drafters: 2, CUDA: true, GPUs: gpus("a", "b", "c"), Colocate: "false"},
 			"target/0=a drafter/0=b drafter/1=c", map[string]int{"a": 1, "b": 1, "c": 1}},
-		"in pairs": {Wanted{Targets: 1, Drafters: 2, CUDA: true, GPUs: gpus("a", "b", "c"), Colocate: "true", TargetBytes: 60, DrafterBytes: 40},
+		"in pairs": {Wanted{Targets: 1, Drafters: 2, CUDA: true, GPUs: gpus("a", "b", "c"), Colocate: "true", TargetBytes: 60 << 20, DrafterBytes: 40 << 20},
 			"target/0=a drafter/0=a drafter/1=b", map[string]int{"a": 1, "b": 1}},
-		"auto with room": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a", "b"), Colocate: "auto", TargetBytes: 60, DrafterBytes: 60},
+		"auto with room": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a", "b"), Colocate: "auto", TargetBytes: 60 << 20, DrafterBytes: 60 << 20},
 			"target/0=a drafter/0=b", map[string]int{"a": 1, "b": 1}},
-		"auto in pairs": {Wanted{Targets: 2, Drafters: 2, CUDA: true, GPUs: gpus("a", "b"), Colocate: "auto", TargetBytes: 50, DrafterBytes: 50},
+		"auto in pairs": {Wanted{Targets: 2, Drafters: 2, CUDA: true, GPUs: gpus("a", "b"), Colocate: "auto", TargetBytes: 50 << 20, DrafterBytes: 50 << 20},
 			"target/0=a target/1=b drafter/0=a drafter/1=b", map[string]int{"a": 1, "b": 1}},
 	} {
 		p, err := Place(c.w)
@@ -62,14 +62,14 @@ func TestPlaceRefuses(t *testing.T) {
 	}{
 		"no drafter":  {Wanted{Targets: 1, Threads: 1, Cores: 1}, runner.Invalid, "1 and 0"},
 		"no cores":    {Wanted{Targets: 1, Drafters: 1}, runner.Invalid, "cores"},
-		"no GPU":      {Wanted{Targets: 1, Drafters: 1, CUDA: true, Colocate: "auto"}, runner.NotFound, "GPU"},
+		"no GPU":      {Wanted{Targets: 1, Drafters: 1, CUDA: true, Colocate: "auto"}, runner.Exhausted, "want a GPU, got none"},
 		"a GPU twice": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a", "a"), Colocate: "auto"}, runner.Invalid, "devices[1]"},
 		"two on one, not allowed": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a"), Colocate: "false"},
 			runner.Invalid, "2 GPUs of their own, got 1"},
 		"two of one role": {Wanted{Targets: 1, Drafters: 2, CUDA: true, GPUs: gpus("a"), Colocate: "true"}, runner.Invalid, "want 2 GPUs, got 1"},
-		"a pair too large": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a"), Colocate: "auto", TargetBytes: 60, DrafterBytes: 41},
-			runner.Exhausted, "place drafter/0 beside target/0 on a: want 101 bytes, got 100"},
-		"one too large": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a", "b"), Colocate: "false", TargetBytes: 101},
+		"a pair too large": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a"), Colocate: "auto", TargetBytes: 60 << 20, DrafterBytes: 41 << 20},
+			runner.Exhausted, "place drafter/0 beside target/0 on a: want 101 MiB, got 100 MiB"},
+		"one too large": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a", "b"), Colocate: "false", TargetBytes: 101 << 20},
 			runner.Exhausted, "place target/0 on a"},
 		"colocate": {Wanted{Targets: 1, Drafters: 1, CUDA: true, GPUs: gpus("a"), Colocate: "maybe"}, runner.Invalid, "maybe"},
 	} {
@@ -119,26 +119,57 @@ func TestMemoryByHand(t *testing.T) {
 	if got := m.Trained(3); got != 58 {
 		t.Errorf("trained: got %d, want 58", got)
 	}
-	got := DrafterMemory(m, r, 4, true)
-	// Activations: 4 queries, 8 keys; 4*(16+9+4)*4 + 8*4*4 + 2*1*4*8*4 = 464+128+256 = 848; logits 2*4*5*4 = 160.
-	want := Memory{Weights: 58*4 + 20*4, Gradients: 232, Optimiser: 464, Activations: 1008, RowBuffers: 200}
-	if got != want || got.Total() != 312+232+464+1008+200 {
+	got := DrafterMemory(m, r, Use{Element: 4, Dense: true})
+	// norm(2) = 8. A layer: 4 queries of 2*8 + 2*8 + 8 + 16 + 8 + 48 = 112; joined keys and values
+	// 2*4*2*8 = 128; keys of the context 4*8 = 32; scores 2*1*4*8*4 = 256: 864.
+	// Once: context 4*16 = 64, noise and last norm 4*24 = 96, head 2*4*2*2 = 32: 192.
+	// At its top: logits of 2 slots 40*5/2 = 100, an MLP's backward 4*(36+16) = 208.
+	want := Memory{Weights: 58*4 + 20*4, Gradients: 232, Optimiser: 464, Activations: 864 + 192 + 208, RowBuffers: 200}
+	if got != want || got.Total() != 312+232+464+1264+200 {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if half := DrafterMemory(m, r, 2, true); half.Weights != 58*4+20*2+58*2 {
-		t.Errorf("with compute copies: got %d", half.Weights)
-	}
-	if flex := DrafterMemory(m, r, 4, false); flex.Activations != 1008-256 {
+	if flex := DrafterMemory(m, r, Use{Element: 4}); flex.Activations != 1264-256 {
 		t.Errorf("without scores: got %d", flex.Activations)
 	}
-	// 42 + 2 + 20 elements; 4*(8+6+8 + 6)*2 bytes of activations.
-	if got := TargetMemory(m, r, 2); got != (Memory{Weights: 128, Activations: 4 * 28 * 2}) {
+	// norm(2) = 12 below float32: 4 queries of 24+8+12+8+12+24 = 88, 64 joined, 48 of the context: 464;
+	// once 4*16 + 4*20 + 16 = 160; at its top the backward, 4*(18+16) = 136.
+	half := DrafterMemory(m, r, Use{Element: 2, CUDA: true})
+	if half.Weights != 58*4+20*2+58*2 || half.Activations != 464+160+136 || half.Context != contextBytes {
+		t.Errorf("with compute copies: got %+v", half)
+	}
+	if half.Total() != half.Allocated()+contextBytes {
+		t.Errorf("in all: got %d", half.Total())
+	}
+	// 42 + 2 + 20 elements; 4*((8+6+8)*2 + 16 + 6*2) bytes of activations; the drafter's 58 elements, and logits.
+	wanted := Memory{Context: contextBytes, Weights: 128, Activations: 4 * 72, Slots: 99, Evaluation: 58*2 + 4*5*4*5/2}
+	if got := TargetMemory(m, m, r, Use{Element: 2, CUDA: true, Slots: 99}); got != wanted {
 		t.Errorf("target: got %+v", got)
 	}
 	if got := ImageBytes(m, 3); got != 58*12 {
 		t.Errorf("image: got %d", got)
 	}
-	if got := HostBytes(2, 3, 100, 2, 10); got != 630 {
+	if got := HostBytes(600, 2, 10); got != 630 {
 		t.Errorf("host: got %d, want 630", got)
+	}
+}
+
+// TestReferenceMemory: the drafter of the reference workload stays below the 40
+// GiB that it may take, and its fixed part is what can be counted: 1.05 B
+// parameters of 18 bytes, embedding and head of 2.
+func TestReferenceMemory(t *testing.T) {
+	m := Model{Layers: 5, Hidden: 4096, Intermediate: 12288, Heads: 32, KVHeads: 8, HeadDim: 128, Vocab: 151936}
+	r := Rows{Bucket: 3072, Anchors: 512, BlockSize: 16, Captured: 5, SlotBytes: 126 << 20}
+	if got := m.Trained(5); got < 1_045_000_000 || got > 1_055_000_000 {
+		t.Fatalf("parameters: got %d", got)
+	}
+	got := DrafterMemory(m, r, Use{Element: 2, CUDA: true})
+	if fixed := got.Weights + got.Gradients + got.Optimiser; fixed != m.Trained(5)*18+2*151936*4096*2 {
+		t.Errorf("fixed part: got %d", fixed)
+	}
+	if gib := float64(got.Allocated()) / (1 << 30); gib < 27.6 || gib > 33 { // 27.6 were measured with every layer compiled
+		t.Errorf("want 27.6 to 33 GiB, got %.1f: %+v", gib, got)
+	}
+	if OnDevice(1) != 2<<20 || OnDevice(4<<20) != 4<<20 {
+		t.Errorf("rounded up: got %d, %d", OnDevice(1), OnDevice(4<<20))
 	}
 }

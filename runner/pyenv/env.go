@@ -34,11 +34,12 @@ func Compat(cacheDir string) Spec {
 // Env is an environment that is ready. It stays locked against being made anew
 // until Close, or the end of the process.
 type Env struct {
-	Dir         string // the environment; sys.prefix of an existing one
-	Python      string // its interpreter, absolute
-	Fingerprint string // of everything its contents follow from
-	Version     string // of Python
-	Made        bool   // by this call
+	Dir         string            // the environment; sys.prefix of an existing one
+	Python      string            // its interpreter, absolute
+	Fingerprint string            // of everything its contents follow from
+	Version     string            // of Python
+	Packages    map[string]string // normalised name to version
+	Made        bool              // by this call
 	Warnings    []string
 
 	lock *fileLock
@@ -187,6 +188,6 @@ func (m *maker) claim(lock *fileLock) (*Env, string, error) {
 		return nil, problem, nil
 	}
 	return &Env{
-		Dir: m.dir, Python: filepath.Join(m.dir, "bin", "python"), Fingerprint: s.Fingerprint, Version: s.Python, lock: lock,
+		Dir: m.dir, Python: filepath.Join(m.dir, "bin", "python"), Fingerprint: s.Fingerprint, Version: s.Python, Packages: s.versions(), lock: lock,
 	}, "", nil
 }

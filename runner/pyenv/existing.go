@@ -42,7 +42,7 @@ func useExisting(ctx context.Context, s Spec) (*Env, error) {
 	for name, version := range i.Packages {
 		have[normalise(name)] = version
 	}
-	e := &Env{Dir: i.Prefix, Python: path, Version: i.version(), Fingerprint: fingerprintOf(i, have)}
+	e := &Env{Dir: i.Prefix, Python: path, Version: i.version(), Fingerprint: fingerprintOf(i, have), Packages: have}
 	var missing []string
 	for _, r := range wanted {
 		if !slices.Contains(runtimePackages, r.Name) {

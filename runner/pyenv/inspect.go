@@ -36,11 +36,7 @@ func Inspect(ctx context.Context, s Spec) (Inspection, error) {
 	st, problem := verify(m.dir, m.lockSum, m.installerSum)
 	if in.Problem = problem; problem == "" {
 		in.Python, in.Path = st.Python, filepath.Join(m.dir, "bin", "python")
-		for dir := range st.Packages {
-			if name, version, ok := parseDistInfo(dir); ok {
-				in.Packages[name] = version
-			}
-		}
+		in.Packages = st.versions()
 		return in, nil
 	}
 	i, err := findPython(ctx, os.Getenv("PATH"), m.environ)

@@ -47,6 +47,17 @@ func (s stamp) fingerprint() string {
 	return hex.EncodeToString(h[:])
 }
 
+// versions gives the packages by normalised name.
+func (s stamp) versions() map[string]string {
+	out := map[string]string{}
+	for dir := range s.Packages {
+		if name, version, ok := parseDistInfo(dir); ok {
+			out[name] = version
+		}
+	}
+	return out
+}
+
 // sum gives a SHA-256 in hexadecimal.
 func sum(b []byte) string {
 	h := sha256.Sum256(b)

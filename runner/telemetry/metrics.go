@@ -17,6 +17,7 @@ func Metrics(status func() admin.Status, events *Recorder) http.Handler {
 		s := status()
 		x.run(s)
 		x.workers(s)
+		x.devices(s)
 		x.arenas(s)
 		x.events(events)
 		x.process()
@@ -54,6 +55,49 @@ func (x *exposition) workers(s admin.Status) {
 			x.gauge("worker_step_seconds", "Time of one step, measured in warm-up.", w.Certificate.StepMS/1000, "worker", name)
 		}
 	}
+}
+
+// devices gives a figure only where the probe has answered in time: what it
+// knew last is no figure of now.
+func (x *exposition) devices(s admin.Status) {
+	for _, d := range s.Devices {
+		labels := []string{"gpu", d.UUID, "index", strconv.Itoa(d.Index)}
+		x.gauge("device_status", "1 for how a GPU does: healthy, degraded, critical or unknown.", 1, append(labels[:len(labels):len(labels)], "status", string(d.Status))...)
+		if d.Status == admin.Unknown {
+			continue
+		}
+		for _, f := range []struct {
+			name, help string
+			value      *float64
+			scale      float64
+		}{
+			{"device_utilisation_ratio", "Share of the time in which a kernel ran on a GPU.", d.Utilisation, 0.01},
+			{"device_power_watts", "Power that a GPU draws.", d.PowerW, 1},
+			{"device_power_limit_watts", "Power that a GPU may draw.", d.PowerLimitW, 1},
+			{"device_temperature_celsius", "Temperature of a GPU.", d.TemperatureC, 1},
+			{"device_memory_used_bytes", "Memory of a GPU in use, by anybody.", float(d.MemoryUsedBytes), 1},
+			{"device_memory_bytes", "Memory of a GPU.", float(d.MemoryTotalBytes), 1},
+			{"device_ecc_corrected", "Corrected errors of a GPU's memory since its driver was loaded.", float(d.ECCCorrected), 1},
+			{"device_ecc_uncorrected", "Uncorrected errors of a GPU's memory since its driver was loaded.", float(d.ECCUncorrected), 1},
+			{"device_processes", "Processes that compute on a GPU.", float(d.ProcessCount), 1},
+		} {
+			if f.value != nil {
+				x.gauge(f.name, f.help, *f.value*f.scale, labels...)
+			}
+		}
+		for _, reason := range d.Throttle {
+			x.gauge("device_throttled", "1 for each reason why a GPU's clocks are low.", 1, append(labels[:len(labels):len(labels)], "reason", reason)...)
+		}
+	}
+}
+
+// float widens a count that may not be known.
+func float(n *uint64) *float64 {
+	if n == nil {
+		return nil
+	}
+	v := float64(*n)
+	return &v
 }
 
 func (x *exposition) arenas(s admin.Status) {

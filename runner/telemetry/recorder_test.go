@@ -204,6 +204,11 @@ func TestMetrics(t *testing.T) {
 		Arenas: []admin.ArenaStatus{{Worker: target, Kind: "memfd", Bytes: 4096, HandOffs: 5,
 			Slots: []admin.SlotStatus{{State: "full"}, {State: "free"}, {State: "full"}}}},
 	}
+	busy, watts, used, none := 97.0, 650.5, uint64(1<<30), uint64(0)
+	status.Devices = []admin.DeviceStatus{
+		{UUID: "GPU-a", Index: 0, Status: admin.Healthy, Utilisation: &busy, PowerW: &watts, MemoryUsedBytes: &used, ECCUncorrected: &none, Throttle: []string{"power cap"}},
+		{UUID: "GPU-b", Index: 1, Status: admin.Unknown, Utilisation: &busy},
+	}
 	answer := httptest.NewRecorder()
 	Metrics(func() admin.Status { return status }, r).ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
 	body := answer.Body.String()
@@ -215,6 +220,13 @@ func TestMetrics(t *testing.T) {
 		`dflash_runner_state{state="training"} 1`,
 		`dflash_runner_worker_state{worker="drafter/1",role="drafter",device="a \"b\" \\ \n",state="ready"} 1`,
 		`dflash_runner_worker_resident_bytes{worker="drafter/1"} 1.048576e+06`,
+		`dflash_runner_device_status{gpu="GPU-a",index="0",status="healthy"} 1`,
+		`dflash_runner_device_status{gpu="GPU-b",index="1",status="unknown"} 1`,
+		`dflash_runner_device_utilisation_ratio{gpu="GPU-a",index="0"} 0.97`,
+		`dflash_runner_device_power_watts{gpu="GPU-a",index="0"} 650.5`,
+		`dflash_runner_device_memory_used_bytes{gpu="GPU-a",index="0"} 1.073741824e+09`,
+		`dflash_runner_device_ecc_uncorrected{gpu="GPU-a",index="0"} 0`,
+		`dflash_runner_device_throttled{gpu="GPU-a",index="0",reason="power cap"} 1`,
 		`dflash_runner_slots{arena="0",worker="target/0",kind="memfd",state="full"} 2`,
 		`dflash_runner_hand_offs_total{arena="0",worker="target/0",kind="memfd"} 5`,
 		`dflash_runner_events_total{level="warn",event="step aborted"} 2`,
@@ -227,6 +239,9 @@ func TestMetrics(t *testing.T) {
 	}
 	if n := strings.Count(body, "# TYPE dflash_runner_slots "); n != 1 {
 		t.Errorf("got %d types of one metric, want 1", n)
+	}
+	if strings.Contains(body, `utilisation_ratio{gpu="GPU-b"`) || strings.Contains(body, "device_temperature") {
+		t.Error("a GPU's figure that is not known now is given")
 	}
 	if strings.Contains(body, "acceptance_length") {
 		t.Error("a figure that is not known is given")

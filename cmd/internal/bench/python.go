@@ -12,6 +12,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/plugins/worker"
 	scripts "github.com/dflash-runner/dflash-runner/python/bench"
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/placement"
 	"github.com/dflash-runner/dflash-runner/runner/pyenv"
 )
 
@@ -68,7 +69,7 @@ func (p *Python) Close() {
 
 // environment is what every Python of a bench is started with.
 func (p *Python) environment() []string {
-	return worker.Environment(os.Environ(), append(up.JobEnvironment(p.tree, 1), "CUDA_VISIBLE_DEVICES="))
+	return worker.Environment(os.Environ(), up.JobEnvironment(p.tree, 1, placement.CPU))
 }
 
 // command prepares a script.

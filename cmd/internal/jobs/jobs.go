@@ -27,13 +27,14 @@ type Runner struct {
 	python  string
 	tree    string
 	threads int
+	device  string // cpu, or a GPU's UUID
 	stderr  io.Writer
 }
 
 // New makes the Python environment where there is none, telling on stderr how
 // far it is. interpreter names an existing Python that has all packages; empty:
-// our own. Close gives the environment back.
-func New(ctx context.Context, interpreter string, stderr io.Writer, tell func(kind, text string)) (*Runner, func(), error) {
+// our own. device is cpu, or the UUID of a GPU. Close gives the environment back.
+func New(ctx context.Context, interpreter, device string, stderr io.Writer, tell func(kind, text string)) (*Runner, func(), error) {
 	env, err := pyenv.Ensure(ctx, pyenv.Worker("", interpreter), func(p pyenv.Progress) {
 		if p.Stage != "check" && p.Message != "" {
 			tell("environment", p.Message)
@@ -51,12 +52,12 @@ func New(ctx context.Context, interpreter string, stderr io.Writer, tell func(ki
 		release()
 		return nil, nil, err
 	}
-	return &Runner{python: env.Python, tree: tree, threads: runtime.NumCPU(), stderr: stderr}, release, nil
+	return &Runner{python: env.Python, tree: tree, threads: runtime.NumCPU(), device: device, stderr: stderr}, release, nil
 }
 
 // Run runs one job to its end. progress gets its reports, from one goroutine.
 func (r *Runner) Run(ctx context.Context, j *jobv1.Job, progress func(*jobv1.Progress)) (*jobv1.Result, error) {
-	j.Threads = uint32(r.threads)
+	j.Threads, j.Device = uint32(r.threads), up.Told(r.device)
 	in, err := proto.Marshal(j)
 	if err != nil {
 		return nil, runner.Errorf(runner.Internal, "encode job: %w", err)
@@ -65,7 +66,7 @@ func (r *Runner) Run(ctx context.Context, j *jobv1.Job, progress func(*jobv1.Pro
 	a := answer{progress: progress}
 	err = worker.RunJob(ctx, worker.JobSpec{
 		Argv: []string{r.python, "-m", "dflash_runner.job"}, Stdin: in, Logger: logger, Grace: grace,
-		Env: up.JobEnvironment(r.tree, r.threads),
+		Env: up.JobEnvironment(r.tree, r.threads, r.device),
 	}, a.line)
 	switch {
 	case ctx.Err() != nil:

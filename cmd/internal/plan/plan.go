@@ -4,6 +4,9 @@
 package plan
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/arena"
 	"github.com/dflash-runner/dflash-runner/runner/config"
@@ -13,9 +16,13 @@ import (
 // imagesKept is how many images are in memory at once, besides one being written.
 const imagesKept = 2
 
-// processBytes is the host memory of one worker before it has a model: Python,
-// torch and transformers, measured on a CPU and rounded up.
-const processBytes = 640 << 20
+// What one worker takes of the host before it has a model: Python, torch and
+// transformers, measured on a CPU and rounded up; on a GPU CUDA's libraries and
+// its pinned buffers come with it, which is assumed.
+const (
+	processBytes    = 640 << 20
+	gpuProcessBytes = 2 << 30
+)
 
 // Machine is what there is.
 type Machine struct {
@@ -28,7 +35,10 @@ type Machine struct {
 // Plan is `plan --json`.
 type Plan struct {
 	Name        string   `json:"name"`
+	Device      string   `json:"device"`    // cpu or cuda
+	Attention   string   `json:"attention"` // of training
 	Workers     []Worker `json:"workers"`
+	Devices     []Device `json:"devices"` // GPUs that are used
 	Turns       Turns    `json:"turns"`
 	Shapes      Shapes   `json:"shapes"`
 	Arenas      Arenas   `json:"arenas"`
@@ -40,6 +50,7 @@ type Plan struct {
 	Steps       int      `json:"steps"`  // 0: by epochs
 	Epochs      int      `json:"epochs"` // 0: by steps
 	FirstStep   Estimate `json:"first_step"`
+	Notes       []string `json:"notes"` // what is not as one might expect
 }
 
 // Turns is how many workers may compute at once on each device.
@@ -47,11 +58,21 @@ type Turns map[string]int
 
 // Worker is one worker's place and what it is expected to take there.
 type Worker struct {
-	Name        runner.Worker    `json:"name"`
-	Device      string           `json:"device"`
-	MemoryBytes uint64           `json:"memory_bytes"`  // on the device
-	HostBytes   uint64           `json:"process_bytes"` // of the process itself, on the host
-	Memory      placement.Memory `json:"-"`
+	Name           runner.Worker    `json:"name"`
+	Device         string           `json:"device"`          // cpu, or the GPU's UUID
+	MemoryBytes    uint64           `json:"memory_bytes"`    // on the device
+	AllocatedBytes uint64           `json:"allocated_bytes"` // of them, what its certificate's peak_bytes is compared with
+	HostBytes      uint64           `json:"process_bytes"`   // of the process itself, on the host
+	Memory         placement.Memory `json:"memory"`          // memory_bytes, part by part
+}
+
+// Device is one GPU and what its workers take together.
+type Device struct {
+	UUID      string `json:"uuid"`
+	Index     int    `json:"index"`
+	Name      string `json:"name"`
+	Wanted    uint64 `json:"wanted_bytes"`
+	Available uint64 `json:"available_bytes"`
 }
 
 // Shapes are the sizes that are compiled.
@@ -67,13 +88,14 @@ type Shapes struct {
 	Vocabulary  int    `json:"vocabulary"`
 }
 
-// Arenas is the memory that rows are handed over in.
+// Arenas is the memory that rows are handed over in: memfd on the host, or
+// cuda_vmm on the target's GPU.
 type Arenas struct {
+	Kind      string `json:"kind"`
 	Count     int    `json:"count"`
 	Slots     int    `json:"slots"` // of each
 	SlotBytes uint64 `json:"slot_bytes"`
-	Bytes     uint64 `json:"bytes"` // of all
-	Kind      string `json:"kind"`
+	Bytes     uint64 `json:"bytes"`                 // of all
 	Reason    string `json:"kind_reason,omitempty"` // why it is host memory although there are GPUs
 }
 
@@ -86,19 +108,18 @@ func Make(c *config.Config, target config.Model, m Machine) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	w := work{config: c, target: sizeOf(target), drafter: drafterOf(c, target), captured: uint64(len(ids)), deepest: ids[len(ids)-1] + 1,
+	w := work{config: c, cuda: c.Workers.Device == "cuda", target: sizeOf(target), drafter: drafterOf(c, target), captured: uint64(len(ids)), deepest: ids[len(ids)-1] + 1,
 		rows: placement.Rows{Bucket: uint64(longest), Anchors: uint64(c.Training.Anchors), BlockSize: uint64(c.Drafter.BlockSize), Captured: uint64(len(ids)), SlotBytes: slot}}
-	p := Plan{Name: c.Run.Name, Shapes: w.shapes(ids, target.VocabSize), Steps: c.Training.Steps, Epochs: c.Training.Epochs, Available: m.Available,
-		Arenas:     Arenas{Count: c.Workers.Targets, Slots: c.Workers.Slots, SlotBytes: slot, Bytes: slot * uint64(c.Workers.Slots*c.Workers.Targets)},
-		ImageBytes: placement.ImageBytes(w.drafter, w.captured)}
+	p := Plan{Name: c.Run.Name, Device: c.Workers.Device, Attention: c.Drafter.Attention, Shapes: w.shapes(ids, target.VocabSize), Steps: c.Training.Steps, Epochs: c.Training.Epochs, Available: m.Available,
+		Arenas: w.arenas(), ImageBytes: placement.ImageBytes(w.drafter, w.captured), Devices: []Device{}, Notes: []string{}}
 	if err := w.place(&p, m); err != nil {
 		return p, err
 	}
-	onHost := uint64(c.Workers.Targets)
+	onHost := p.Arenas.Bytes
 	if p.Arenas.Kind == runner.ArenaCUDA {
 		onHost = 0 // arenas are counted with their targets
 	}
-	p.HostBytes = placement.HostBytes(onHost, uint64(c.Workers.Slots), slot, imagesKept, p.ImageBytes)
+	p.HostBytes = placement.HostBytes(onHost, imagesKept, p.ImageBytes)
 	p.MemoryBytes = p.HostBytes
 	for _, x := range p.Workers {
 		p.MemoryBytes += x.HostBytes
@@ -114,6 +135,7 @@ func Make(c *config.Config, target config.Model, m Machine) (Plan, error) {
 // work is a configuration in sizes.
 type work struct {
 	config          *config.Config
+	cuda            bool
 	target, drafter placement.Model
 	captured        uint64
 	deepest         int // layers of the target that run
@@ -127,37 +149,102 @@ func (w work) shapes(ids []int, vocabulary int) Shapes {
 		Parameters: w.drafter.Trained(w.captured), Vocabulary: vocabulary}
 }
 
+// arenas is one for each target. As long as it is not known where workers run,
+// it is reckoned on the target's GPU where the configuration allows that, in
+// whole pieces of what a GPU gives out.
+func (w work) arenas() Arenas {
+	n, slots, slot := w.config.Workers.Targets, w.config.Workers.Slots, w.rows.SlotBytes
+	each, kind := uint64(slots)*slot, runner.ArenaMemfd
+	if w.cuda && w.config.Arenas.Kind != runner.ArenaMemfd {
+		each, kind = placement.OnDevice(each), runner.ArenaCUDA
+	}
+	return Arenas{Kind: kind, Count: n, Slots: slots, SlotBytes: slot, Bytes: each * uint64(n)}
+}
+
 // place puts workers on devices, with what they take there.
 func (w work) place(p *Plan, m Machine) error {
-	c := w.config
+	c, process := w.config, uint64(processBytes)
+	target := placement.Use{Element: bytesOf(c.Target.DType), CUDA: w.cuda}
+	if w.cuda {
+		process = gpuProcessBytes
+	}
+	if p.Arenas.Kind == runner.ArenaCUDA {
+		target.Slots = p.Arenas.Bytes / uint64(p.Arenas.Count)
+	}
+	drafter := placement.Use{Element: bytesOf(c.Training.ComputeDType), CUDA: w.cuda, Dense: c.Drafter.Attention == "sdpa"}
 	of := map[runner.Role]placement.Memory{
-		runner.Target:  placement.TargetMemory(w.target, w.rows, bytesOf(c.Target.DType)),
-		runner.Drafter: placement.DrafterMemory(w.drafter, w.rows, bytesOf(c.Training.ComputeDType), c.Drafter.Attention == "sdpa"),
+		runner.Target:  placement.TargetMemory(w.target, w.drafter, w.rows, target),
+		runner.Drafter: placement.DrafterMemory(w.drafter, w.rows, drafter),
 	}
-	cuda := c.Workers.Device == "cuda"
-	if cuda && c.Arenas.Kind != runner.ArenaMemfd {
-		target := of[runner.Target]
-		target.Arena = p.Arenas.SlotBytes * uint64(p.Arenas.Slots)
-		of[runner.Target] = target
-	}
-	placed, err := placement.Place(placement.Wanted{Targets: c.Workers.Targets, Drafters: c.Workers.Drafters, CUDA: cuda, GPUs: m.GPUs,
+	placed, err := placement.Place(placement.Wanted{Targets: c.Workers.Targets, Drafters: c.Workers.Drafters, CUDA: w.cuda, GPUs: m.GPUs,
 		Colocate: c.Workers.Colocate, Turns: c.Workers.Turns, Threads: c.Workers.Threads, Cores: m.Cores,
 		TargetBytes: of[runner.Target].Total(), DrafterBytes: of[runner.Drafter].Total()})
 	if err != nil {
 		return err
 	}
-	if p.Arenas.Kind, p.Arenas.Reason, err = placement.ArenaKind(c.Arenas.Kind, cuda, placed.Workers, m.Links); err != nil {
+	if p.Arenas.Kind, p.Arenas.Reason, err = placement.ArenaKind(c.Arenas.Kind, w.cuda, placed.Workers, m.Links); err != nil {
 		return err
+	}
+	if p.Arenas.Kind == runner.ArenaMemfd {
+		p.Arenas.Bytes = p.Arenas.SlotBytes * uint64(p.Arenas.Slots*p.Arenas.Count)
 	}
 	for _, x := range placed.Workers {
 		mem := of[x.Worker.Role]
 		if p.Arenas.Kind == runner.ArenaMemfd {
-			mem.Arena = 0
+			mem.Slots = 0
 		}
-		p.Workers = append(p.Workers, Worker{x.Worker, x.Device, mem.Total(), processBytes, mem})
+		p.Workers = append(p.Workers, Worker{x.Worker, x.Device, mem.Total(), mem.Allocated(), process, mem})
 	}
 	p.Turns = placed.Turns
+	for _, g := range m.GPUs {
+		if d := p.on(g); d.Wanted > 0 {
+			p.Devices = append(p.Devices, d)
+		}
+	}
+	p.note()
 	return nil
+}
+
+// on adds up what a GPU's workers take.
+func (p *Plan) on(g placement.GPU) Device {
+	d := Device{UUID: g.UUID, Index: g.Index, Name: g.Name, Available: g.Bytes}
+	for _, x := range p.Workers {
+		if x.Device == g.UUID {
+			d.Wanted += x.MemoryBytes
+		}
+	}
+	return d
+}
+
+// note says what is not as one might expect of a run on GPUs.
+func (p *Plan) note() {
+	if p.Device != "cuda" {
+		return
+	}
+	if p.Attention == "sdpa" {
+		p.Notes = append(p.Notes, "drafter.attention: sdpa on a GPU is dense, with explicit masks: slower and larger than flex, which is the default there")
+	}
+	for _, d := range p.Devices {
+		var names []string
+		for _, x := range p.Workers {
+			if x.Device == d.UUID {
+				names = append(names, x.Name.String())
+			}
+		}
+		if len(names) > 1 {
+			p.Notes = append(p.Notes, fmt.Sprintf("%s share GPU %d and take turns", strings.Join(names, " and "), d.Index))
+		}
+	}
+}
+
+// Where names a worker's device for people: cpu, or GPU and its index.
+func (p Plan) Where(device string) string {
+	for _, d := range p.Devices {
+		if d.UUID == device {
+			return fmt.Sprintf("GPU %d", d.Index)
+		}
+	}
+	return device
 }
 
 func sizeOf(m config.Model) placement.Model {

@@ -40,7 +40,7 @@ func TestEmbedded(t *testing.T) {
 	if want := p.Arenas.SlotBytes * uint64(c.Workers.Slots); p.Arenas.Bytes != want {
 		t.Errorf("arenas: want %d, got %d", want, p.Arenas.Bytes)
 	}
-	if p.MemoryBytes <= p.HostBytes+3*processBytes || p.HostBytes < p.Arenas.Bytes+p.ImageBytes {
+	if p.MemoryBytes <= p.HostBytes+3*processBytes || p.HostBytes != p.Arenas.Bytes+3*p.ImageBytes || p.Arenas.Kind != "memfd" || len(p.Notes) != 0 || len(p.Devices) != 0 {
 		t.Errorf("memory: got %d, host %d", p.MemoryBytes, p.HostBytes)
 	}
 	if e := p.FirstStep; e.Seconds <= launchSeconds || math.Abs(e.Seconds-e.LaunchSeconds-e.WarmUpSeconds-e.StepSeconds) > 1e-9 {
@@ -57,8 +57,7 @@ func TestTooSmall(t *testing.T) {
 }
 
 func TestNoGPU(t *testing.T) {
-	c := load(t)
-	c.Workers.Device = "cuda" // which the configuration refuses
+	c := load(t, "workers.device=cuda", "training.compute_dtype=bfloat16", "drafter.attention=sdpa")
 	if _, err := Make(c, c.EmbeddedModel(), Machine{Cores: 2}); err == nil {
 		t.Error("want an error: there is no GPU")
 	}
@@ -115,7 +114,7 @@ func TestArenas(t *testing.T) {
 	gpus := []placement.GPU{{UUID: "a", Bytes: 40 << 30}, {UUID: "b", Bytes: 40 << 30}}
 	apart := placement.Links{NoPeer: [][2]string{{"a", "b"}}}
 	make := func(m Machine, set ...string) (Plan, error) {
-		c := load(t, append([]string{"workers.device=cuda", "workers.drafters=1", "workers.colocate=false"}, set...)...)
+		c := load(t, append([]string{"workers.device=cuda", "training.compute_dtype=bfloat16", "workers.drafters=1", "workers.colocate=false"}, set...)...)
 		return Make(c, c.EmbeddedModel(), m)
 	}
 	device, err := make(Machine{GPUs: gpus})
@@ -132,8 +131,9 @@ func TestArenas(t *testing.T) {
 	if a := host.Arenas; a.Kind != "memfd" || !strings.Contains(a.Reason, "peer access") {
 		t.Errorf("without peer access: arenas %+v", a)
 	}
-	if got := device.Workers[0].MemoryBytes - host.Workers[0].MemoryBytes; got != host.Arenas.Bytes || host.HostBytes-device.HostBytes != got {
-		t.Errorf("%d bytes more on the device and %d fewer on the host, want %d", got, host.HostBytes-device.HostBytes, host.Arenas.Bytes)
+	more, fewer := device.Workers[0].MemoryBytes-host.Workers[0].MemoryBytes, host.HostBytes-device.HostBytes
+	if more != device.Arenas.Bytes || fewer != host.Arenas.Bytes || more < fewer || more-fewer >= 2<<20 {
+		t.Errorf("%d bytes more on the device and %d fewer on the host, want %d and %d", more, fewer, device.Arenas.Bytes, host.Arenas.Bytes)
 	}
 	if device.Workers[1].MemoryBytes != host.Workers[1].MemoryBytes {
 		t.Error("a drafter's memory depends on the arenas' kind")

@@ -186,6 +186,7 @@ func (u *up) end(f core.Finish, hint string) error {
 	u.mu.Unlock()
 	err := admin.WriteSummary(u.dir.path, s)
 	err = errors.Join(err, admin.WriteStatus(u.dir.path, last))
+	err = errors.Join(err, u.kernels.Close())
 	if u.environment != nil {
 		err = errors.Join(err, u.environment.Close())
 	}

@@ -35,6 +35,9 @@ func (u *up) environmentStage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := u.checkTorch(env.Packages["torch"]); err != nil {
+		return err
+	}
 	u.python = python{interpreter: env.Python, tree: tree, fingerprint: env.Fingerprint}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/config"
+	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
 // python is an interpreter with everything in it, and the tree that it runs.
@@ -36,15 +37,13 @@ func (p python) environment(threads int) []string {
 	n := itoa(threads)
 	return []string{"PYTHONPATH=" + p.tree, "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1", "PYTHONNOUSERSITE=1", "PYTHONHASHSEED=0",
 		"OMP_NUM_THREADS=" + n, "MKL_NUM_THREADS=" + n, "OMP_WAIT_POLICY=passive", "GOMP_SPINCOUNT=" + spins,
-		"HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=false", "TORCH_NCCL_ASYNC_ERROR_HANDLING=0",
-		"TORCH_NCCL_ENABLE_MONITORING=0", "TORCH_NCCL_DUMP_ON_TIMEOUT=0", "NCCL_CUMEM_ENABLE=0", "NCCL_NVLS_ENABLE=0",
-		"TORCH_SYMM_MEM_DISABLE_MULTICAST=1", "NVSHMEM_DISABLE_NVLS=1"}
+		"HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=false"}
 }
 
 // job runs one job and gives its result. progress gets what the job reports;
 // a job that fails is an error with its kind and hint.
 func (u *up) job(ctx context.Context, name string, threads int, j *jobv1.Job) (*jobv1.Result, error) {
-	j.Threads = uint32(threads)
+	j.Threads, j.Device = uint32(threads), told(u.jobDevice())
 	in, err := proto.Marshal(j)
 	if err != nil {
 		return nil, runner.Errorf(runner.Internal, "encode job %s: %w", name, err)
@@ -52,7 +51,7 @@ func (u *up) job(ctx context.Context, name string, threads int, j *jobv1.Job) (*
 	var result *jobv1.Result
 	var failed error
 	err = worker.RunJob(ctx, worker.JobSpec{
-		Argv: []string{u.python.interpreter, "-m", "dflash_runner.job"}, Env: u.python.environment(threads),
+		Argv: []string{u.python.interpreter, "-m", "dflash_runner.job"}, Env: append(u.python.environment(threads), seeing(u.jobDevice())...),
 		Dir: u.dir.path, Stdin: in, LogPath: u.dir.join("logs", name+".log"), Logger: u.log.Named(name), Grace: jobGrace,
 	}, func(line []byte) {
 		var r jobv1.Report
@@ -89,6 +88,9 @@ func (u *up) job(ctx context.Context, name string, threads int, j *jobv1.Job) (*
 func (u *up) key(parts ...proto.Message) (string, error) {
 	h := sha256.New()
 	h.Write([]byte("1\n" + u.python.fingerprint + "\n"))
+	if d := u.config.Workers.Device; d != placement.CPU {
+		h.Write([]byte(d + "\n")) // another kind of device rounds otherwise
+	}
 	for _, p := range parts {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
 		if err != nil {

@@ -34,10 +34,10 @@ type launcher struct {
 // Launch starts one life. See drive.Launcher.
 func (l *launcher) Launch(ctx context.Context, life runner.Life) (drive.Process, error) {
 	c := l.u.config
-	device := "cpu"
+	device := l.u.deviceOf(life.Worker)
 	p, err := worker.Launch(ctx, worker.Spec{
 		Life: life, Argv: []string{l.u.python.interpreter, "-m", "dflash_runner.serve"},
-		Env: l.environment(life), Dir: l.u.dir.path, Configuration: l.settings.configuration(life, l.u.dir, l.data, device),
+		Env: l.environment(life), Dir: l.u.dir.path, Configuration: l.settings.configuration(life, l.u.dir, l.data, told(device)),
 		LogPath: l.u.dir.join("logs", logName(life)), RuntimeDir: l.runtime, Device: device,
 		StartTimeout: c.Failure.Deadlines.Launch.D(), DescribeTimeout: c.Failure.Deadlines.Launch.D(),
 		ConfigureTimeout: c.Failure.Deadlines.Configure.D(), Grace: c.Failure.Deadlines.Drain.D(),
@@ -50,7 +50,7 @@ func (l *launcher) Launch(ctx context.Context, life runner.Life) (drive.Process,
 		}
 		return nil, err
 	}
-	out := &process{p: p, lane: lane.New(p.Lane()), life: life, u: l.u, configuration: l.settings.configuration(life, l.u.dir, l.data, device)}
+	out := &process{p: p, lane: lane.New(p.Lane()), life: life, u: l.u, configuration: l.settings.configuration(life, l.u.dir, l.data, told(device))}
 	l.mu.Lock()
 	l.lives[life.Worker] = out
 	l.mu.Unlock()
@@ -60,7 +60,8 @@ func (l *launcher) Launch(ctx context.Context, life runner.Life) (drive.Process,
 // environment is what the supervisor sets; the host's part is added at launch.
 func (l *launcher) environment(life runner.Life) []string {
 	set := l.u.python.environment(l.u.config.Workers.Threads)
-	set = append(set, "CUDA_VISIBLE_DEVICES=") // on a CPU, torch sees no GPU
+	set = append(set, seeing(l.u.deviceOf(life.Worker))...)
+	set = append(set, l.u.compiling()...)
 	if fault := os.Getenv(faultVariable); fault != "" {
 		set = append(set, faultVariable+"="+fault)
 	}

@@ -1,8 +1,10 @@
 package up
 
 import (
+	"context"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,9 +20,18 @@ import (
 // TestMain turns the test's binary into a worker where the launcher started it.
 func TestMain(m *testing.M) {
 	if name := os.Getenv("DFLASH_RUNNER_LIFE"); name != "" {
-		workertest.Main(workertest.Worker{Answer: answer, Lane: serve})
+		workertest.Main(workertest.Worker{Answer: answer, Lane: serve, WarmUp: tell})
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// tell lets the certificate name the whole environment.
+func tell(_ context.Context, c *workerv1.Certificate) error {
+	for _, entry := range os.Environ() {
+		name, value, _ := strings.Cut(entry, "=")
+		c.Environment[name] = value
+	}
+	return nil
 }
 
 func answer(cfg *workerv1.Configuration, a *workerv1.Configured) {

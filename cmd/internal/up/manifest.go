@@ -36,7 +36,7 @@ type manifest struct {
 	Threads      int                `json:"threads"` // of each worker
 	Attention    string             `json:"attention"`
 	Environment  string             `json:"environment"` // fingerprint of the Python environment
-	Machine      string             `json:"machine"`     // processor: other ones round otherwise
+	Machine      string             `json:"machine"`     // processor, and GPUs where they compute: other ones round otherwise
 	Drafter      *workerv1.Drafter  `json:"drafter"`
 	Training     *workerv1.Training `json:"training"`
 	Target       *workerv1.Target   `json:"target"`
@@ -116,7 +116,7 @@ func (u *up) writeManifest(s *settings, ix *rows.Index, p planned) (d runner.Dig
 		Schedule: schedule{plan.Peak, plan.Floor, plan.WarmUp},
 		Format:   manifestFormat, Name: u.dir.name, Index: hex.EncodeToString(ix.Digest[:]), Data: hex.EncodeToString(ix.Data[:]),
 		WorldSize: u.config.Workers.Drafters, RowsPerStep: u.config.Training.RowsPerStep, Threads: u.config.Workers.Threads,
-		Attention: u.config.Drafter.Attention, Environment: u.python.fingerprint, Machine: processor(), Drafter: s.drafter, Training: s.training, Target: s.target,
+		Attention: u.config.Drafter.Attention, Environment: u.python.fingerprint, Machine: u.machine(), Drafter: s.drafter, Training: s.training, Target: s.target,
 		Seed: u.config.Run.Seed, BitIdentical: u.config.Workers.Device == "cpu"}
 	path := u.dir.join("manifest.json")
 	if hasJournal(u.dir.path) {

@@ -92,6 +92,9 @@ func (u *up) refresh(ctx context.Context) {
 	s := &u.last
 	s.Stages, s.Stage, s.State = stages, running, u.state
 	s.UpdatedAt = time.Now()
+	if u.watch != nil {
+		s.Devices = u.watch.Devices(s.UpdatedAt)
+	}
 	if ok {
 		u.fill(s, v)
 	} else if loop != nil {

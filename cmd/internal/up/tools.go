@@ -12,7 +12,11 @@ func RowsConfig(c *config.Config, ix *rows.Index) (rows.Config, error) {
 	return p.config, err
 }
 
-// JobEnvironment is what a job outside of a run is given besides what it inherits.
-func JobEnvironment(tree string, threads int) []string {
-	return python{tree: tree}.environment(threads)
+// JobEnvironment is what a job outside of a run is given besides what it
+// inherits, on a CPU or on the GPU with that UUID.
+func JobEnvironment(tree string, threads int, device string) []string {
+	return append(python{tree: tree}.environment(threads), seeing(device)...)
 }
+
+// Told is a device, cpu or a GPU's UUID, as a job is told it.
+func Told(device string) string { return told(device) }

@@ -116,7 +116,7 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := u.preflight(); err != nil {
+	if err := u.preflight(ctx); err != nil {
 		t.Fatal(err)
 	}
 	beside := make(chan struct{})

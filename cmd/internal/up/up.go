@@ -20,8 +20,11 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/doctor"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/image"
+	"github.com/dflash-runner/dflash-runner/runner/kernels"
+	"github.com/dflash-runner/dflash-runner/runner/probe"
 	"github.com/dflash-runner/dflash-runner/runner/pyenv"
 	"github.com/dflash-runner/dflash-runner/runner/telemetry"
 )
@@ -72,8 +75,10 @@ type up struct {
 	events      *telemetry.Recorder
 	metrics     http.Handler
 	started     time.Time
-	environment *pyenv.Env // nil until it was made or found
-	plan        plan.Plan  // from preflight on
+	environment *pyenv.Env     // nil until it was made or found
+	plan        plan.Plan      // from preflight on
+	gpus        []doctor.GPU   // of the machine, where the run is on GPUs; from preflight on
+	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
 
 	mu           sync.Mutex // guards below
 	loop         *drive.Loop
@@ -82,6 +87,7 @@ type up struct {
 	store        *store
 	final        *drive.View              // once the loop is over
 	phases       map[runner.Worker]string // of warm-up
+	watch        *probe.Watch             // of the GPUs; nil on a CPU
 	rate         rate
 	resident     residents
 	top1         *float64
@@ -162,12 +168,13 @@ func (u *up) stopped(reason string) (said, hint string) {
 
 // work is the run itself, stage by stage.
 func (u *up) work(ctx context.Context) (core.Finish, error) {
-	if err := u.preflight(); err != nil {
+	if err := u.preflight(ctx); err != nil {
 		return core.Finish{}, err
 	}
 	if err := u.environmentStage(ctx); err != nil {
 		return core.Finish{}, err
 	}
+	defer u.watchGPUs(ctx)()
 	target, err := u.targetStage(ctx)
 	if err != nil {
 		return core.Finish{}, err
@@ -181,6 +188,9 @@ func (u *up) work(ctx context.Context) (core.Finish, error) {
 	}
 	s, err := settle(u.config, target)
 	if err != nil {
+		return core.Finish{}, err
+	}
+	if err := u.openKernels(s); err != nil {
 		return core.Finish{}, err
 	}
 	data, err := u.dataStage(ctx, target)

@@ -57,6 +57,19 @@ func TestView(t *testing.T) {
 				s.Workers[i].State, s.Workers[i].Order, s.Workers[i].RSSBytes = "gone", "", 0
 			}
 		}, 0},
+		"gpus": {100, func(s *admin.Status) {
+			busy, watts, heat, used, total := 97.4, 651.2, 61.0, uint64(53<<30), uint64(140<<30)
+			s.Devices = []admin.DeviceStatus{
+				{UUID: "GPU-5e01", Status: admin.Healthy, Utilisation: &busy, PowerW: &watts, TemperatureC: &heat, MemoryUsedBytes: &used, MemoryTotalBytes: &total},
+				{UUID: "GPU-5e02", Index: 1, Status: admin.Degraded, Detail: "slowed down: thermal, by hardware", TemperatureC: &heat},
+				{UUID: "GPU-5e03", Index: 2, Status: admin.Unknown, Detail: "no sample for 12s\u001b[2J", Utilisation: &busy},
+			}
+			for i, w := range []string{"GPU-5e01", "GPU-5e01", "GPU-5e02"} {
+				s.Workers[i].Device = w
+			}
+			s.Workers[1].Certificate = &runner.Certificate{Attention: "flex", Cache: "cold", Seconds: map[string]float64{"total": 31.4}}
+			s.Workers[1].Order = ""
+		}, 0},
 		"ended": {100, func(s *admin.Status) {
 			s.State, s.Exit, s.ExitReason, s.Acceptance = admin.Ended, &exit, "stopped by a signal", f(5.5)
 		}, 1},

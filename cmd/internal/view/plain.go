@@ -41,6 +41,7 @@ func Lines(last, next admin.Status) (lines []string) {
 	}
 	lines = append(lines, stageLines(last, next)...)
 	lines = append(lines, workerLines(last, next)...)
+	lines = append(lines, deviceLines(last, next)...)
 	lines = append(lines, failureLines(last, next)...)
 	if next.Lineage > last.Lineage && last.Lineage > 0 {
 		lines = append(lines, fmt.Sprintf("restored: lineage %d goes on from step %d", next.Lineage, next.Step))
@@ -151,8 +152,28 @@ func workerLines(last, next admin.Status) (lines []string) {
 		if w.State == "ready" && w.Certificate != nil {
 			c := w.Certificate
 			line += fmt.Sprintf(": certificate with %s, %d dense calls, %d compiles in the second pass", c.Attention, c.DenseCalls, c.SecondPassCompiles)
+			if warm := warmth(c); warm != "" {
+				line += ", cache " + warm
+			}
 		}
 		lines = append(lines, line)
+	}
+	return lines
+}
+
+// deviceLines tells of GPUs that do otherwise than before; the first time only
+// of those that are known not to be well.
+func deviceLines(last, next admin.Status) (lines []string) {
+	for _, d := range next.Devices {
+		was := admin.Healthy
+		if i := slices.IndexFunc(last.Devices, func(o admin.DeviceStatus) bool { return o.UUID == d.UUID }); i >= 0 {
+			was = last.Devices[i].Status
+		} else if d.Status == admin.Unknown {
+			continue // no sample yet
+		}
+		if d.Status != was {
+			lines = append(lines, strings.TrimSuffix(fmt.Sprintf("GPU %d: %s: %s", d.Index, d.Status, oneLine(d.Detail, 400)), ": "))
+		}
 	}
 	return lines
 }

@@ -66,6 +66,16 @@ func TestLines(t *testing.T) {
 		}, []string{"regenerate: running"}},
 		{"a worker is ready", func(s *admin.Status) { s.Workers[1].State = "warming" }, func(s *admin.Status) { s.Workers[1].Certificate = cert },
 			[]string{"drafter/0: ready: certificate with sdpa, 0 dense calls, 0 compiles in the second pass"}},
+		{"a worker with compiled kernels", func(s *admin.Status) { s.Workers[1].State = "warming" }, func(s *admin.Status) {
+			s.Workers[1].Certificate = &runner.Certificate{Attention: "flex", Cache: "warm", Seconds: map[string]float64{"total": 4.2}}
+		}, []string{"drafter/0: ready: certificate with flex, 0 dense calls, 0 compiles in the second pass, cache warm, 4s"}},
+		{"a GPU before its first sample", same, func(s *admin.Status) {
+			s.Devices = []admin.DeviceStatus{{Status: admin.Unknown, Detail: "no sample yet"}}
+		}, nil},
+		{"a GPU is watched", func(s *admin.Status) { s.Devices = []admin.DeviceStatus{{Status: admin.Unknown}} }, func(s *admin.Status) { s.Devices = []admin.DeviceStatus{{Status: admin.Healthy}} }, []string{"GPU 0: healthy"}},
+		{"a GPU falls silent", func(s *admin.Status) { s.Devices = []admin.DeviceStatus{{Index: 3, Status: admin.Healthy}} }, func(s *admin.Status) {
+			s.Devices = []admin.DeviceStatus{{Index: 3, Status: admin.Unknown, Detail: "no sample\nfor 12s"}}
+		}, []string{"GPU 3: unknown: no sample for 12s"}},
 		{"a death", same, func(s *admin.Status) {
 			s.Workers[2].State, s.Failures = "backoff", []runner.Failure{fail}
 		}, []string{"drafter/1: backoff (generation 2)", "failure: drafter/1.1: signal: killed by SIGKILL[2J", "hint: see the log"}},

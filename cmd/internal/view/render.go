@@ -8,6 +8,7 @@ import (
 	"github.com/charmbracelet/lipgloss"
 	"github.com/muesli/termenv"
 
+	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/life"
 )
@@ -50,6 +51,9 @@ func (m model) body() []string {
 	}
 	for _, w := range s.Workers {
 		lines = append(lines, m.worker(w))
+	}
+	for _, d := range s.Devices {
+		lines = append(lines, m.device(d))
 	}
 	if g := m.gate(); g != "" {
 		lines = append(lines, "  "+g)
@@ -163,11 +167,57 @@ func (m model) worker(w admin.WorkerStatus) string {
 	if doing != "" || w.State != "ready" {
 		doing = strings.TrimSpace(doing + " " + age(w.SinceMS))
 	}
-	rest := fmt.Sprintf(" %-8s %-20s %10s", oneLine(w.Device, 8), oneLine(doing, 20), bytesText(w.RSSBytes))
+	if doing == "" {
+		doing = warmth(w.Certificate)
+	}
+	rest := fmt.Sprintf(" %-8s %-20s %10s", oneLine(m.where(w.Device), 8), oneLine(doing, 20), bytesText(w.RSSBytes))
 	if w.Generation > 1 {
 		rest += fmt.Sprintf("  generation %d", w.Generation)
 	}
 	return fmt.Sprintf("  %-12s", w.Name) + paint.Render(fmt.Sprintf("%-10s", stateOf(w))) + oneLine(rest, max(m.width-24, 1))
+}
+
+// where names a worker's device: cpu, or the GPU's index where it is known.
+func (m model) where(device string) string {
+	for _, d := range m.status.Devices {
+		if d.UUID == device {
+			return fmt.Sprintf("GPU %d", d.Index)
+		}
+	}
+	return device
+}
+
+// warmth says whether compiled kernels came from the cache, and how long the
+// warm-up took; nothing where nothing is compiled.
+func warmth(c *runner.Certificate) string {
+	if c == nil || c.Cache == "" || c.Cache == "none" {
+		return ""
+	}
+	return fmt.Sprintf("%s, %s", c.Cache, seconds(c.Seconds["total"]))
+}
+
+// device draws one GPU as the probe saw it last.
+func (m model) device(d admin.DeviceStatus) string {
+	paint := m.style.bad
+	switch d.Status {
+	case admin.Healthy:
+		paint = m.style.good
+	case admin.Unknown:
+		paint = m.style.busy
+	}
+	var parts []string
+	if d.Status != admin.Unknown { // what was known last is not how it is
+		parts = figure(parts, "", "%.0f %%", d.Utilisation)
+		if used, total := d.MemoryUsedBytes, d.MemoryTotalBytes; used != nil && total != nil {
+			parts = append(parts, bytesText(*used)+" of "+bytesText(*total))
+		}
+		parts = figure(parts, "", "%.0f W", d.PowerW)
+		parts = figure(parts, "", "%.0f °C", d.TemperatureC)
+	}
+	if d.Detail != "" {
+		parts = append(parts, d.Detail)
+	}
+	return fmt.Sprintf("  %-12s", fmt.Sprintf("GPU %d", d.Index)) + paint.Render(fmt.Sprintf("%-10s", d.Status)) + oneLine(" "+strings.Join(parts, " · "), max(m.width-24, 1))
 }
 
 func (m model) gate() string {

@@ -188,7 +188,7 @@ func (s *server) WarmUp(_ *workerv1.WarmUpRequest, stream grpc.ServerStreamingSe
 	if err := progress(send); err != nil {
 		return err
 	}
-	c := Certificate(cfg, "cpu")
+	c := Certificate(cfg, cfg.GetDevice())
 	if s.worker.WarmUp != nil {
 		if err := s.worker.WarmUp(stream.Context(), c); err != nil {
 			return err

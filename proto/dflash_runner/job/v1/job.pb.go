@@ -40,6 +40,7 @@ type Job struct {
 	//	*Job_Export
 	//	*Job_Evaluate
 	Job           isJob_Job `protobuf_oneof:"job"`
+	Device        string    `protobuf:"bytes,7,opt,name=device,proto3" json:"device,omitempty"` // "cpu" (also where empty) or "cuda:0", the only GPU that the job sees
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -131,6 +132,13 @@ func (x *Job) GetEvaluate() *Evaluate {
 		}
 	}
 	return nil
+}
+
+func (x *Job) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
 }
 
 type isJob_Job interface {
@@ -1107,7 +1115,7 @@ var File_dflash_runner_job_v1_job_proto protoreflect.FileDescriptor
 
 const file_dflash_runner_job_v1_job_proto_rawDesc = "" +
 	"\n" +
-	"\x1edflash_runner/job/v1/job.proto\x12\x14dflash_runner.job.v1\x1a$dflash_runner/worker/v1/worker.proto\"\xe3\x02\n" +
+	"\x1edflash_runner/job/v1/job.proto\x12\x14dflash_runner.job.v1\x1a$dflash_runner/worker/v1/worker.proto\"\xfb\x02\n" +
 	"\x03Job\x12\x18\n" +
 	"\athreads\x18\x01 \x01(\rR\athreads\x12F\n" +
 	"\fbuild_target\x18\x02 \x01(\v2!.dflash_runner.job.v1.BuildTargetH\x00R\vbuildTarget\x12B\n" +
@@ -1116,7 +1124,8 @@ const file_dflash_runner_job_v1_job_proto_rawDesc = "" +
 	"regenerate\x129\n" +
 	"\aprepare\x18\x04 \x01(\v2\x1d.dflash_runner.job.v1.PrepareH\x00R\aprepare\x126\n" +
 	"\x06export\x18\x05 \x01(\v2\x1c.dflash_runner.job.v1.ExportH\x00R\x06export\x12<\n" +
-	"\bevaluate\x18\x06 \x01(\v2\x1e.dflash_runner.job.v1.EvaluateH\x00R\bevaluateB\x05\n" +
+	"\bevaluate\x18\x06 \x01(\v2\x1e.dflash_runner.job.v1.EvaluateH\x00R\bevaluate\x12\x16\n" +
+	"\x06device\x18\a \x01(\tR\x06deviceB\x05\n" +
 	"\x03job\"\xe4\x03\n" +
 	"\vBuildTarget\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x124\n" +

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from dflash_runner.worker.v1 import worker_pb2 as dflash__runner_dot_worker_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64\x66lash_runner/job/v1/job.proto\x12\x14\x64\x66lash_runner.job.v1\x1a$dflash_runner/worker/v1/worker.proto\"\xa6\x02\n\x03Job\x12\x0f\n\x07threads\x18\x01 \x01(\r\x12\x39\n\x0c\x62uild_target\x18\x02 \x01(\x0b\x32!.dflash_runner.job.v1.BuildTargetH\x00\x12\x36\n\nregenerate\x18\x03 \x01(\x0b\x32 .dflash_runner.job.v1.RegenerateH\x00\x12\x30\n\x07prepare\x18\x04 \x01(\x0b\x32\x1d.dflash_runner.job.v1.PrepareH\x00\x12.\n\x06\x65xport\x18\x05 \x01(\x0b\x32\x1c.dflash_runner.job.v1.ExportH\x00\x12\x32\n\x08\x65valuate\x18\x06 \x01(\x0b\x32\x1e.dflash_runner.job.v1.EvaluateH\x00\x42\x05\n\x03job\"\xc7\x02\n\x0b\x42uildTarget\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12,\n\x06\x63orpus\x18\x02 \x01(\x0b\x32\x1c.dflash_runner.job.v1.Corpus\x12\x13\n\x0bhidden_size\x18\x03 \x01(\r\x12\x19\n\x11intermediate_size\x18\x04 \x01(\r\x12\x0e\n\x06layers\x18\x05 \x01(\r\x12\r\n\x05heads\x18\x06 \x01(\r\x12\x10\n\x08kv_heads\x18\x07 \x01(\r\x12\x10\n\x08head_dim\x18\x08 \x01(\r\x12\x19\n\x11initializer_range\x18\t \x01(\x01\x12\x15\n\rlearning_rate\x18\n \x01(\x01\x12\r\n\x05steps\x18\x0b \x01(\r\x12\r\n\x05\x62\x61tch\x18\x0c \x01(\r\x12\x10\n\x08sequence\x18\r \x01(\r\x12\x0c\n\x04seed\x18\x0e \x01(\x04\x12\x14\n\x0cweight_decay\x18\x0f \x01(\x01\"Q\n\x06\x43orpus\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\r\n\x05\x66iles\x18\x02 \x03(\t\x12\x11\n\tmax_bytes\x18\x03 \x01(\x04\x12\x15\n\rheldout_every\x18\x04 \x01(\r\"\xaf\x02\n\nRegenerate\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x18\n\x10target_directory\x18\x02 \x01(\t\x12,\n\x06\x63orpus\x18\x03 \x01(\x0b\x32\x1c.dflash_runner.job.v1.Corpus\x12\x0f\n\x07samples\x18\x04 \x01(\r\x12\x17\n\x0fheldout_samples\x18\x05 \x01(\r\x12\x15\n\rprompt_tokens\x18\x06 \x01(\r\x12\x12\n\nnew_tokens\x18\x07 \x01(\r\x12\x13\n\x0btemperature\x18\x08 \x01(\x01\x12\r\n\x05\x62\x61tch\x18\t \x01(\r\x12\x0c\n\x04seed\x18\n \x01(\x04\x12\r\n\x05\x64type\x18\x0b \x01(\t\x12\x14\n\x0c\x65val_prompts\x18\x0c \x01(\r\x12\x1a\n\x12\x65val_prompt_tokens\x18\r \x01(\r\"\xd8\x01\n\x07Prepare\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x18\n\x10target_directory\x18\x02 \x01(\t\x12\r\n\x05\x66iles\x18\x03 \x03(\t\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\x12\x0e\n\x06\x66ormat\x18\x06 \x01(\t\x12\x16\n\x0eminimum_tokens\x18\x07 \x01(\r\x12\x0f\n\x07prompts\x18\x08 \x01(\t\x12\x14\n\x0c\x65val_prompts\x18\t \x01(\r\x12\x1a\n\x12\x65val_prompt_tokens\x18\n \x01(\r\"\x9d\x01\n\x06\x45xport\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\r\n\x05image\x18\x02 \x01(\t\x12\x31\n\x07\x64rafter\x18\x03 \x01(\x0b\x32 .dflash_runner.worker.v1.Drafter\x12/\n\x06target\x18\x04 \x01(\x0b\x32\x1f.dflash_runner.worker.v1.Target\x12\r\n\x05\x64type\x18\x05 \x01(\t\"\x89\x01\n\x08\x45valuate\x12\x19\n\x11\x64rafter_directory\x18\x01 \x01(\t\x12\x18\n\x10target_directory\x18\x02 \x01(\t\x12\x0f\n\x07prompts\x18\x03 \x01(\t\x12\x14\n\x0cprompt_count\x18\x04 \x01(\r\x12\x12\n\nnew_tokens\x18\x05 \x01(\r\x12\r\n\x05\x64type\x18\x06 \x01(\t\"\xa4\x01\n\x06Report\x12\x32\n\x08progress\x18\x01 \x01(\x0b\x32\x1e.dflash_runner.job.v1.ProgressH\x00\x12.\n\x06result\x18\x02 \x01(\x0b\x32\x1c.dflash_runner.job.v1.ResultH\x00\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.dflash_runner.job.v1.ErrorH\x00\x42\x08\n\x06report\"\xa4\x01\n\x08Progress\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\r\n\x05total\x18\x03 \x01(\x04\x12<\n\x07\x66igures\x18\x04 \x03(\x0b\x32+.dflash_runner.job.v1.Progress.FiguresEntry\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xec\x01\n\x06Result\x12:\n\x07\x66igures\x18\x01 \x03(\x0b\x32).dflash_runner.job.v1.Result.FiguresEntry\x12\x36\n\x05\x66\x61\x63ts\x18\x02 \x03(\x0b\x32\'.dflash_runner.job.v1.Result.FactsEntry\x12\x10\n\x08warnings\x18\x03 \x03(\t\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"4\n\x05\x45rror\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0c\n\x04hint\x18\x03 \x01(\tBIZGgithub.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1;jobv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64\x66lash_runner/job/v1/job.proto\x12\x14\x64\x66lash_runner.job.v1\x1a$dflash_runner/worker/v1/worker.proto\"\xb6\x02\n\x03Job\x12\x0f\n\x07threads\x18\x01 \x01(\r\x12\x39\n\x0c\x62uild_target\x18\x02 \x01(\x0b\x32!.dflash_runner.job.v1.BuildTargetH\x00\x12\x36\n\nregenerate\x18\x03 \x01(\x0b\x32 .dflash_runner.job.v1.RegenerateH\x00\x12\x30\n\x07prepare\x18\x04 \x01(\x0b\x32\x1d.dflash_runner.job.v1.PrepareH\x00\x12.\n\x06\x65xport\x18\x05 \x01(\x0b\x32\x1c.dflash_runner.job.v1.ExportH\x00\x12\x32\n\x08\x65valuate\x18\x06 \x01(\x0b\x32\x1e.dflash_runner.job.v1.EvaluateH\x00\x12\x0e\n\x06\x64\x65vice\x18\x07 \x01(\tB\x05\n\x03job\"\xc7\x02\n\x0b\x42uildTarget\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12,\n\x06\x63orpus\x18\x02 \x01(\x0b\x32\x1c.dflash_runner.job.v1.Corpus\x12\x13\n\x0bhidden_size\x18\x03 \x01(\r\x12\x19\n\x11intermediate_size\x18\x04 \x01(\r\x12\x0e\n\x06layers\x18\x05 \x01(\r\x12\r\n\x05heads\x18\x06 \x01(\r\x12\x10\n\x08kv_heads\x18\x07 \x01(\r\x12\x10\n\x08head_dim\x18\x08 \x01(\r\x12\x19\n\x11initializer_range\x18\t \x01(\x01\x12\x15\n\rlearning_rate\x18\n \x01(\x01\x12\r\n\x05steps\x18\x0b \x01(\r\x12\r\n\x05\x62\x61tch\x18\x0c \x01(\r\x12\x10\n\x08sequence\x18\r \x01(\r\x12\x0c\n\x04seed\x18\x0e \x01(\x04\x12\x14\n\x0cweight_decay\x18\x0f \x01(\x01\"Q\n\x06\x43orpus\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\r\n\x05\x66iles\x18\x02 \x03(\t\x12\x11\n\tmax_bytes\x18\x03 \x01(\x04\x12\x15\n\rheldout_every\x18\x04 \x01(\r\"\xaf\x02\n\nRegenerate\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x18\n\x10target_directory\x18\x02 \x01(\t\x12,\n\x06\x63orpus\x18\x03 \x01(\x0b\x32\x1c.dflash_runner.job.v1.Corpus\x12\x0f\n\x07samples\x18\x04 \x01(\r\x12\x17\n\x0fheldout_samples\x18\x05 \x01(\r\x12\x15\n\rprompt_tokens\x18\x06 \x01(\r\x12\x12\n\nnew_tokens\x18\x07 \x01(\r\x12\x13\n\x0btemperature\x18\x08 \x01(\x01\x12\r\n\x05\x62\x61tch\x18\t \x01(\r\x12\x0c\n\x04seed\x18\n \x01(\x04\x12\r\n\x05\x64type\x18\x0b \x01(\t\x12\x14\n\x0c\x65val_prompts\x18\x0c \x01(\r\x12\x1a\n\x12\x65val_prompt_tokens\x18\r \x01(\r\"\xd8\x01\n\x07Prepare\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x18\n\x10target_directory\x18\x02 \x01(\t\x12\r\n\x05\x66iles\x18\x03 \x03(\t\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\x12\x0e\n\x06\x66ormat\x18\x06 \x01(\t\x12\x16\n\x0eminimum_tokens\x18\x07 \x01(\r\x12\x0f\n\x07prompts\x18\x08 \x01(\t\x12\x14\n\x0c\x65val_prompts\x18\t \x01(\r\x12\x1a\n\x12\x65val_prompt_tokens\x18\n \x01(\r\"\x9d\x01\n\x06\x45xport\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\r\n\x05image\x18\x02 \x01(\t\x12\x31\n\x07\x64rafter\x18\x03 \x01(\x0b\x32 .dflash_runner.worker.v1.Drafter\x12/\n\x06target\x18\x04 \x01(\x0b\x32\x1f.dflash_runner.worker.v1.Target\x12\r\n\x05\x64type\x18\x05 \x01(\t\"\x89\x01\n\x08\x45valuate\x12\x19\n\x11\x64rafter_directory\x18\x01 \x01(\t\x12\x18\n\x10target_directory\x18\x02 \x01(\t\x12\x0f\n\x07prompts\x18\x03 \x01(\t\x12\x14\n\x0cprompt_count\x18\x04 \x01(\r\x12\x12\n\nnew_tokens\x18\x05 \x01(\r\x12\r\n\x05\x64type\x18\x06 \x01(\t\"\xa4\x01\n\x06Report\x12\x32\n\x08progress\x18\x01 \x01(\x0b\x32\x1e.dflash_runner.job.v1.ProgressH\x00\x12.\n\x06result\x18\x02 \x01(\x0b\x32\x1c.dflash_runner.job.v1.ResultH\x00\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.dflash_runner.job.v1.ErrorH\x00\x42\x08\n\x06report\"\xa4\x01\n\x08Progress\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\r\n\x05total\x18\x03 \x01(\x04\x12<\n\x07\x66igures\x18\x04 \x03(\x0b\x32+.dflash_runner.job.v1.Progress.FiguresEntry\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xec\x01\n\x06Result\x12:\n\x07\x66igures\x18\x01 \x03(\x0b\x32).dflash_runner.job.v1.Result.FiguresEntry\x12\x36\n\x05\x66\x61\x63ts\x18\x02 \x03(\x0b\x32\'.dflash_runner.job.v1.Result.FactsEntry\x12\x10\n\x08warnings\x18\x03 \x03(\t\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"4\n\x05\x45rror\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0c\n\x04hint\x18\x03 \x01(\tBIZGgithub.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1;jobv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,31 +40,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESULT_FACTSENTRY']._loaded_options = None
   _globals['_RESULT_FACTSENTRY']._serialized_options = b'8\001'
   _globals['_JOB']._serialized_start=95
-  _globals['_JOB']._serialized_end=389
-  _globals['_BUILDTARGET']._serialized_start=392
-  _globals['_BUILDTARGET']._serialized_end=719
-  _globals['_CORPUS']._serialized_start=721
-  _globals['_CORPUS']._serialized_end=802
-  _globals['_REGENERATE']._serialized_start=805
-  _globals['_REGENERATE']._serialized_end=1108
-  _globals['_PREPARE']._serialized_start=1111
-  _globals['_PREPARE']._serialized_end=1327
-  _globals['_EXPORT']._serialized_start=1330
-  _globals['_EXPORT']._serialized_end=1487
-  _globals['_EVALUATE']._serialized_start=1490
-  _globals['_EVALUATE']._serialized_end=1627
-  _globals['_REPORT']._serialized_start=1630
-  _globals['_REPORT']._serialized_end=1794
-  _globals['_PROGRESS']._serialized_start=1797
-  _globals['_PROGRESS']._serialized_end=1961
-  _globals['_PROGRESS_FIGURESENTRY']._serialized_start=1915
-  _globals['_PROGRESS_FIGURESENTRY']._serialized_end=1961
-  _globals['_RESULT']._serialized_start=1964
-  _globals['_RESULT']._serialized_end=2200
-  _globals['_RESULT_FIGURESENTRY']._serialized_start=1915
-  _globals['_RESULT_FIGURESENTRY']._serialized_end=1961
-  _globals['_RESULT_FACTSENTRY']._serialized_start=2156
-  _globals['_RESULT_FACTSENTRY']._serialized_end=2200
-  _globals['_ERROR']._serialized_start=2202
-  _globals['_ERROR']._serialized_end=2254
+  _globals['_JOB']._serialized_end=405
+  _globals['_BUILDTARGET']._serialized_start=408
+  _globals['_BUILDTARGET']._serialized_end=735
+  _globals['_CORPUS']._serialized_start=737
+  _globals['_CORPUS']._serialized_end=818
+  _globals['_REGENERATE']._serialized_start=821
+  _globals['_REGENERATE']._serialized_end=1124
+  _globals['_PREPARE']._serialized_start=1127
+  _globals['_PREPARE']._serialized_end=1343
+  _globals['_EXPORT']._serialized_start=1346
+  _globals['_EXPORT']._serialized_end=1503
+  _globals['_EVALUATE']._serialized_start=1506
+  _globals['_EVALUATE']._serialized_end=1643
+  _globals['_REPORT']._serialized_start=1646
+  _globals['_REPORT']._serialized_end=1810
+  _globals['_PROGRESS']._serialized_start=1813
+  _globals['_PROGRESS']._serialized_end=1977
+  _globals['_PROGRESS_FIGURESENTRY']._serialized_start=1931
+  _globals['_PROGRESS_FIGURESENTRY']._serialized_end=1977
+  _globals['_RESULT']._serialized_start=1980
+  _globals['_RESULT']._serialized_end=2216
+  _globals['_RESULT_FIGURESENTRY']._serialized_start=1931
+  _globals['_RESULT_FIGURESENTRY']._serialized_end=1977
+  _globals['_RESULT_FACTSENTRY']._serialized_start=2172
+  _globals['_RESULT_FACTSENTRY']._serialized_end=2216
+  _globals['_ERROR']._serialized_start=2218
+  _globals['_ERROR']._serialized_end=2270
 # @@protoc_insertion_point(module_scope)

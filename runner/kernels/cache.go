@@ -1,0 +1,161 @@
+package kernels
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// Kind is the folder below the user's cache.
+const Kind = "kernels"
+
+// factsFile says in an entry what it is named after.
+const factsFile = "facts.json"
+
+// Facts are what compiled code depends on: an entry's name is their digest.
+type Facts struct {
+	Torch  string   `json:"torch"`
+	Triton string   `json:"triton"`
+	GPUs   []string `json:"gpus"` // names, without repeats
+	Driver string   `json:"driver"`
+	Shapes any      `json:"shapes"` // everything that the worker's shapes follow from
+}
+
+// Name gives the entry's name.
+func (f Facts) Name() (string, error) {
+	text, err := f.text()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])[:16], nil
+}
+
+func (f Facts) text() ([]byte, error) {
+	for _, x := range []struct{ what, is string }{{"torch", f.Torch}, {"triton", f.Triton}, {"driver", f.Driver}} {
+		if x.is == "" {
+			return nil, runner.Errorf(runner.NotFound, "name kernel cache: %s: want its version, got none", x.what).
+				WithHint("`dflash-runner doctor` says what is installed")
+		}
+	}
+	if len(f.GPUs) == 0 {
+		return nil, runner.Errorf(runner.NotFound, "name kernel cache: want a GPU's name, got none")
+	}
+	text, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return nil, runner.Errorf(runner.Internal, "name kernel cache: %w", err)
+	}
+	return append(text, '\n'), nil
+}
+
+// Cache is one entry, held against removal until Close or this process's end.
+type Cache struct {
+	Dir  string
+	lock *os.File
+}
+
+// Open gives the entry for facts below root, which is the user's cache or the
+// directory that a configuration names, and makes it where it is not there. A
+// directory over a network is refused, and one of another user: what lies in
+// it is run.
+func Open(root string, f Facts) (*Cache, error) { return open(root, f, unix.Statfs) }
+
+func open(root string, f Facts, stat statfs) (*Cache, error) {
+	name, err := f.Name()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(root, Kind, name)
+	if err := stat.local(dir); err != nil {
+		return nil, err
+	}
+	c := &Cache{Dir: dir}
+	if err := c.hold(f); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// hold makes the entry under a shared lock, which keeps `cache clear` from it.
+func (c *Cache) hold(f Facts) error {
+	if err := os.MkdirAll(filepath.Dir(c.Dir), 0o755); err != nil {
+		return unusable(c.Dir, err)
+	}
+	lock, err := os.OpenFile(c.Dir+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return unusable(c.Dir, err)
+	}
+	c.lock = lock
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		return runner.Errorf(runner.Unavailable, "open kernel cache %s: it is being removed", c.Dir).WithHint("try again")
+	}
+	if err := os.Mkdir(c.Dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return unusable(c.Dir, err)
+	}
+	if err := owned(c.Dir); err != nil {
+		return err
+	}
+	text, err := f.text()
+	if err != nil {
+		return err
+	}
+	for _, part := range []string{"inductor", "triton"} {
+		if err := os.Mkdir(filepath.Join(c.Dir, part), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return unusable(c.Dir, err)
+		}
+	}
+	if err := renameio.WriteFile(filepath.Join(c.Dir, factsFile), text, 0o600); err != nil {
+		return unusable(c.Dir, err)
+	}
+	return nil
+}
+
+// owned refuses an entry that somebody else can write to.
+func owned(dir string) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return unusable(dir, err)
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || !ok || int(stat.Uid) != os.Getuid() || info.Mode().Perm()&0o022 != 0 {
+		return runner.Errorf(runner.Invalid, "open kernel cache %s: want a directory that uid %d alone may write to, got %s", dir, os.Getuid(), info.Mode()).
+			WithHint("remove it, or set warmup.cache_directory to another place: what lies in it is run")
+	}
+	return nil
+}
+
+func unusable(dir string, err error) error {
+	return runner.Errorf(runner.Unavailable, "open kernel cache %s: %w", dir, err).
+		WithHint("set warmup.cache_directory to a local directory that can be written to")
+}
+
+// Environment is what a process is told of the entry: where the compiler and
+// Triton keep what they make.
+func (c *Cache) Environment() []string {
+	return []string{"TORCHINDUCTOR_CACHE_DIR=" + filepath.Join(c.Dir, "inductor"), "TRITON_CACHE_DIR=" + filepath.Join(c.Dir, "triton")}
+}
+
+// Close lets others remove the entry.
+func (c *Cache) Close() error {
+	if c == nil || c.lock == nil {
+		return nil
+	}
+	if err := c.lock.Close(); err != nil {
+		return runner.Errorf(runner.Internal, "close kernel cache: %w", err)
+	}
+	return nil
+}
+
+// CompileThreads is how many threads each worker compiles with: the cores,
+// shared by those that warm up side by side; torch's own most is 32.
+func CompileThreads(cores, width int) int { return max(1, min(32, cores/max(width, 1))) }
