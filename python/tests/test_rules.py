@@ -17,7 +17,7 @@ LAYERS = (
     ("worker", "trainer", "warmup", "frozen", "buffers", "standing"),
     ("decode", "serving", "loss", "packing", "pretrained", "image", "export"),
     ("communicator", "optim", "flex", "data_writer", "tokenizer"),
-    ("anchors", "model", "capture", "head", "data", "corpus", "oracle", "watch", "whole", "tiles"),
+    ("anchors", "model", "capture", "head", "data", "corpus", "oracle", "watch", "whole", "tiles", "devices"),
     ("attention", "fold", "image_header", "tensorfile", "host", "certificate"),
     ("arena", "lane"),
     ("orders", "replies"),
