@@ -16,7 +16,7 @@ LAYERS = (
     ("evaluation", "warmup_drafter", "warmup_target"),
     ("worker", "trainer", "warmup", "frozen", "buffers", "standing"),
     ("decode", "serving", "loss", "packing", "pretrained", "image", "export"),
-    ("communicator", "optim", "flex", "data_writer", "tokenizer"),
+    ("communicator", "optim", "flex", "data_writer", "tokenizer", "staging"),
     ("anchors", "model", "capture", "head", "data", "corpus", "oracle", "watch", "whole", "tiles", "devices"),
     ("attention", "fold", "image_header", "tensorfile", "host", "certificate"),
     ("arena", "lane"),
