@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 import torch
+from torch import Tensor
 
 from dflash_runner import host
 from dflash_runner.errors import Kind, WorkerError
@@ -92,6 +93,13 @@ def settle(device: torch.device) -> None:
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """A small tensor of the host on the device, without waiting for what is queued there."""
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def computes(device: torch.device) -> bool:

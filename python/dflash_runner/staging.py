@@ -89,9 +89,15 @@ class Staging:
         with self._mu:
             yield self._cut(tensors)
 
-    def fetch(self, sources: Sequence[Tensor], *, into: Sequence[Tensor]) -> None:
-        """Copy from the device, after all that the calling thread queued on it; complete on return."""
-        with self._copies.here(after_caller=True):
+    def fetch(self, sources: Sequence[Tensor], *, into: Sequence[Tensor], after_caller: bool) -> None:
+        """Copy from the device; complete on return.
+
+        Args:
+            sources: on the device.
+            into: as `like` gives them.
+            after_caller: whether what the calling thread queued last makes the sources.
+        """
+        with self._copies.here(after_caller=after_caller):
             for source, host in zip(sources, into, strict=True):
                 host.copy_(source, non_blocking=True)
         self._copies.settle()
@@ -135,6 +141,11 @@ class StagedRows:
     there, and a slot that was read is free once `read_row` returns.
     """
 
+    @staticmethod
+    def before(arena: Rows, staging: Staging | None) -> Rows:
+        """What a role writes to or reads from: the arena itself where its tensors are on the host."""
+        return arena if staging is None else StagedRows(arena, staging=staging)
+
     def __init__(self, arena: Rows, *, staging: Staging) -> None:
         """Stand before `arena`.
 
@@ -149,7 +160,7 @@ class StagedRows:
         parts = {name: [one] if isinstance(one, Tensor) else list(one) for name, one in tensors.items()}
         moved = [part for several in parts.values() for part in several if self._staging.moves(part)]
         with self._staging.like(moved) as hosts:
-            self._staging.fetch(moved, into=hosts)
+            self._staging.fetch(moved, into=hosts, after_caller=True)
             at = iter(hosts)
             ready: dict[str, Parts] = {}
             for name, several in parts.items():

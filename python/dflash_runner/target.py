@@ -21,6 +21,7 @@ from dflash_runner.lane import LaneError
 from dflash_runner.orders import Abort, Evaluate, MapArena, Order, Produce, Pull
 from dflash_runner.packing import pack
 from dflash_runner.replies import Produced
+from dflash_runner.staging import Rows, StagedRows, Staging
 from dflash_runner.trainer import DTYPES
 from dflash_runner.warmup import Clock, prepare_torch, warm_up
 from dflash_runner.warmup_target import TargetSubject
@@ -53,23 +54,30 @@ class TargetRole:
             dtype=DTYPES[settings.dtype],
             layer_ids=settings.layer_ids,
             whole=bool(configuration.prompts),  # only decoding needs what no row runs
+            device=configuration.torch_device,
         )
         _check_model(self._target, configuration)
         self._evaluator = Evaluator(self._target, configuration=configuration)
         self._watch = Watch()
-        self._arenas: dict[int, Arena] = {}  # written by the lane's thread, read by the main one
+        self._arenas: dict[int, Rows] = {}  # written by the lane's thread, read by the main one
+        self._staging: Staging | None = None
+        if self._target.device.type != "cpu":
+            self._staging = Staging(self._slot_bytes(), device=self._target.device)
         self._clock.lap("build")
 
     def built(self) -> Built:
         """The size of a slot; a target trains nothing."""
-        dtype = _SLOT_DTYPES[self._target.dtype]
-        _, slot_bytes = layout(self._configuration.training.buckets[-1], self._target.width, dtype)
         return Built(
             parameters=0,
             parameters_digest=image.tensors_digest(self._target.parameters()),
-            slot_bytes=slot_bytes,
+            slot_bytes=self._slot_bytes(),
             image_bytes=0,
         )
+
+    def _slot_bytes(self) -> int:
+        """What a row of the largest bucket takes."""
+        dtype = _SLOT_DTYPES[self._target.dtype]
+        return layout(self._configuration.training.buckets[-1], self._target.width, dtype)[1]
 
     def warm_up(self, progress: Callable[[Progress], None]) -> Certificate:
         """Every bucket through the function that makes rows; see `warmup`."""
@@ -86,9 +94,8 @@ class TargetRole:
         if not order.write:
             os.close(fd)
             raise LaneError(f"map arena {order.arena}: a target writes, the order says read")
-        self._arenas[order.arena] = Arena(
-            fd, arena=order.arena, slots=order.slots, slot_bytes=order.slot_bytes, write=True
-        )
+        arena = Arena(fd, arena=order.arena, slots=order.slots, slot_bytes=order.slot_bytes, write=True)
+        self._arenas[order.arena] = StagedRows.before(arena, self._staging)
 
     def pull(self, order: Pull, *, send: Send) -> None:  # noqa: ARG002 the role's signature
         """No order of a target."""
@@ -114,7 +121,7 @@ class TargetRole:
         """Nothing runs beside the main thread."""
 
     def _produce(self, order: Produce) -> Produced:
-        """Make one row in a slot."""
+        """Make one row in a slot; its bytes are there when this returns."""
         start = time.perf_counter()
         arena = self._arenas.get(order.arena)
         if arena is None:

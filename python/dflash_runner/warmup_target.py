@@ -58,7 +58,7 @@ class TargetSubject:
         apart. See `difference` for the figure.
         """
         lengths, window = self._lengths()
-        row = self._row(lengths, sum(lengths) + _ORACLE_PADDING)
+        row = self._row(lengths, sum(lengths) + _ORACLE_PADDING).to(self._target.device)
         got_SC, largest, start = self._target.hidden_states(row), 0.0, 0
         for length in lengths:
             want_SC = self._alone(row.tokens_S[start : start + length])

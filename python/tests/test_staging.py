@@ -97,7 +97,7 @@ def test_pinned_tensors_have_shape_and_dtype_and_do_not_overlap() -> None:
     staging = Staging(SLOT_BYTES, device=CPU)
     wanted = list(row(0).values())
     with staging.like(wanted) as hosts:
-        staging.fetch(wanted, into=hosts)
+        staging.fetch(wanted, into=hosts, after_caller=True)
         for host, want in zip(hosts, wanted, strict=True):
             assert torch.equal(host, want)
         assert not any((host.data_ptr() - hosts[0].data_ptr()) % 64 for host in hosts)
