@@ -164,16 +164,22 @@ class DrafterRole:
                 f"join communicator {order.communicator}: want world and rank {want}, "
                 f"got {(order.world, order.rank)}",
             )
-        communicator = Communicator(
-            self._configuration.communicator_directory,
-            number=order.communicator,
-            world=order.world,
-            rank=order.rank,
-        )
+        communicator = self._communicator(order)
         self._standing.join(order, communicator)
         self._drop()
         communicator.open()
         send(Joined(seq=order.seq, communicator=order.communicator))
+
+    def _communicator(self, order: Join) -> Communicator:
+        """What sums the gradients: gloo on a CPU, NCCL on GPUs."""
+        directory, world, rank = self._configuration.communicator_directory, order.world, order.rank
+        if self._trainer.device.type == "cpu":
+            return Communicator(directory, number=order.communicator, world=world, rank=rank)
+        from dflash_runner.nccl import NcclCommunicator
+
+        return NcclCommunicator(
+            directory, number=order.communicator, world=world, rank=rank, device=self._trainer.device
+        )
 
     def _train(self, order: Train, send: Send) -> None:
         """One micro-step; the last one of a step joins the sum and votes."""

@@ -15,7 +15,7 @@ LAYERS = (
     ("job", "target", "drafter"),
     ("evaluation", "warmup_drafter", "warmup_target"),
     ("worker", "trainer", "warmup", "frozen", "buffers", "standing"),
-    ("decode", "serving", "loss", "packing", "pretrained", "image", "export"),
+    ("decode", "serving", "loss", "packing", "pretrained", "image", "export", "nccl"),
     ("communicator", "optim", "flex", "data_writer", "tokenizer", "staging"),
     ("anchors", "model", "capture", "head", "data", "corpus", "oracle", "watch", "whole", "tiles", "devices"),
     ("attention", "fold", "image_header", "tensorfile", "host", "certificate"),
