@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from dflash_runner import devices, host
-from dflash_runner.errors import Kind, WorkerError
+from dflash_runner import devices, host, serve
+from dflash_runner.errors import Kind, WorkerError, is_survivable, kind_of
 from dflash_runner.host import Gpu
 from dflash_runner.worker import description
 
@@ -175,3 +175,37 @@ def test_kernels_depend_on_the_kind_of_gpu_and_not_on_which_one(monkeypatch: pyt
 def test_a_cpu_computes_and_nothing_waits() -> None:
     devices.settle(torch.device("cpu"))
     assert devices.computes(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ({}, None),
+        ({"CUDA_VISIBLE_DEVICES": ""}, None),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1"}, "expandable_segments:True"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1", "PYTORCH_ALLOC_CONF": "x:1"}, "x:1"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1", "PYTORCH_CUDA_ALLOC_CONF": "x:1"}, None),
+    ],
+)
+def test_a_gpus_allocator_is_set_where_nobody_did(given: dict[str, str], want: str | None) -> None:
+    """By the name that torch reads, before it does."""
+    serve.set_defaults(given)
+    assert given.get("PYTORCH_ALLOC_CONF") == want
+    assert given["OMP_WAIT_POLICY"] == "passive"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: an illegal memory access was encountered",
+        "CUDA driver error: invalid argument",
+        "Triton Error [CUDA]: device-side assert triggered",
+        "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        "NCCL error in: x.cpp:1, unhandled cuda error",
+    ],
+)
+def test_a_fault_of_the_device_is_fatal(message: str) -> None:
+    """The context is of no use any more; memory that could not be had is another matter."""
+    assert kind_of(RuntimeError(message)) is Kind.FATAL and not is_survivable(RuntimeError(message))
+    assert kind_of(RuntimeError("expected a tensor")) is Kind.INTERNAL
+    assert kind_of(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")) is Kind.EXHAUSTED
