@@ -277,6 +277,7 @@ def test_an_image_moves_the_state_exactly(gpu: Cluster) -> None:
         assert ends[0] == ends[1] and ends[0][-1] != before
     finally:
         gpu.drafters = [drafter]
+        gpu.join()  # the last group was the fresh drafter's alone
         os.close(fd)
         fresh.end()
 
@@ -345,13 +346,13 @@ def test_a_fault_of_the_device_ends_the_worker_with_its_reason(gpu: Cluster) -> 
     gpu.versions[2] += 1
     handle = arena.write_row(2, version=gpu.versions[2], row=row.row, tensors=good)
     arena.close()
-    victim = Host(gpu.directory, environment=environment())
+    kept, victim = (gpu.drafters, gpu.step), Host(gpu.directory, environment=environment())
     try:
         message = configuration(gpu.directory)
         on_gpu(message)
         victim.start(message)
         gpu.map_arena(victim)
-        kept, gpu.drafters, gpu.step = (gpu.drafters, gpu.step), [victim], 0
+        gpu.drafters, gpu.step = [victim], 0
         gpu.join()
         named = {"row": row.row, "epoch": row.epoch, "bucket": row.bucket, "pieces": list(row.pieces)}
         assert victim.ask(Pull, **named, handle=handle).row == row.row
@@ -360,9 +361,10 @@ def test_a_fault_of_the_device_ends_the_worker_with_its_reason(gpu: Cluster) -> 
         assert isinstance(reply, Failed) and reply.kind == "fatal", reply
         assert "device-side assert" in reply.message
         assert victim.wait() != 0
-        gpu.drafters, gpu.step = kept
     finally:
         victim.end()
+        gpu.drafters, gpu.step = kept
+        gpu.join()
 
 
 def test_two_visible_gpus_or_none_are_refused(inputs: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import itertools
 import os
 import socket
 import subprocess
@@ -40,6 +41,7 @@ os.dup2(lane, {serve.LANE_FD})
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.argv[3], sys.argv[3:])
 """
+_NUMBERS = itertools.count()  # of this process's workers
 PYTHON = Path(__file__).resolve().parents[1]
 BUCKETS = (24, 40)
 LAYER_IDS = (1, 2, 3)
@@ -143,7 +145,7 @@ class Host:
             environment: added to the little that a worker gets.
             code: run by the interpreter in the worker's place, before it serves.
         """
-        self.sockets = directory / f"s{os.getpid()}-{id(self):x}"
+        self.sockets = directory / f"s{os.getpid()}-{next(_NUMBERS)}"
         self.sockets.mkdir(mode=0o700)
         self.death_read, self.death = os.pipe()
         self.lane, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
