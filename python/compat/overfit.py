@@ -128,9 +128,7 @@ def rows_of(texts: Texts, *, step: int) -> Rows:
 def overfit(texts: Texts, *, config: DrafterConfig, head: FrozenHead) -> tuple[Drafter, list[float]]:
     """A drafter trained on nothing but the texts, and its losses by step."""
     drafter = Drafter(config).initialise(SEED)
-    optimiser = Optimiser(
-        drafter, config=AdamWConfig(beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.0)
-    )
+    optimiser = Optimiser(drafter, config=AdamWConfig(beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.0))
     losses = []
     for step in range(STEPS):
         rows = rows_of(texts, step=step)

@@ -14,18 +14,29 @@ from dflash_runner.cuda_memory import Driver
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.orders import CreateArena, MapArena
 from dflash_runner.slots import RowArena
+from dflash_runner.staging import StagedRows, Staging
 
 
 class Arenas:
     """Written by the lane's thread, read by whichever thread copies rows."""
 
-    def __init__(self, *, driver: Callable[[], Driver] = CudaDriver, device: str = "cuda:0") -> None:
+    def __init__(
+        self,
+        *,
+        driver: Callable[[], Driver] = CudaDriver,
+        device: str = "cuda:0",
+        staging: Callable[[], Staging] | None = None,
+    ) -> None:
         """Hold none yet.
 
         Args:
             driver: makes the GPU's, once an arena of kind `cuda_vmm` is there.
             device: where those are used; a worker sees one GPU.
+            staging: makes the pinned memory before an arena of the host, once there is one; none where
+                rows are on the host themselves.
         """
+        self._make_staging = staging
+        self._staging: Staging | None = None
         self._make_driver = driver
         self._driver: Driver | None = None
         self._device = torch.device(device)
@@ -38,9 +49,12 @@ class Arenas:
             WorkerError: as the kind's own does.
         """
         if order.kind == "memfd":
-            self._arenas[order.arena] = Arena(
+            arena = Arena(
                 fd, arena=order.arena, slots=order.slots, slot_bytes=order.slot_bytes, write=order.write
             )
+            if self._make_staging is not None and self._staging is None:
+                self._staging = self._make_staging()
+            self._arenas[order.arena] = StagedRows.before(arena, self._staging)
             return
         try:
             driver = self._gpu()

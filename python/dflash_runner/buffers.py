@@ -1,4 +1,4 @@
-"""The row buffers of a drafter: two fixed places that pulls fill and micro-steps read.
+"""The row buffers of a drafter: two fixed places on its device that pulls fill and micro-steps read.
 
 The supervisor reckons what each drafter holds, so which place a pull takes is fixed by proto/lane.md:
 an empty one; else that of a row trained since it was pulled, the lower row first; else that of the
@@ -39,6 +39,7 @@ class Held:
     epoch: int = 0
     pieces: tuple[Piece, ...] = ()
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    loss_mask_S: Tensor | None = None  # the row's, on the host, where anchors are drawn; set once complete
     state: _State = _State.EMPTY
     trained: bool = False  # since it was pulled, in whatever attempt
     open: bool = False  # trained in the step that is open
@@ -47,22 +48,25 @@ class Held:
 class RowBuffers:
     """The places; every method may be called from any thread."""
 
-    def __init__(self, *, bucket: int, width: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, *, bucket: int, width: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> None:
         """Allocate the memory of all places, for good.
 
         Args:
             bucket: the longest row, in tokens.
             width: C, elements of hidden states per token.
             dtype: of the hidden states.
+            device: of all places.
         """
         self._width = width
         self._bucket = bucket
         self._memory = [
             {
-                "hidden": torch.zeros(bucket * width, dtype=dtype),
-                "tokens": torch.zeros(bucket, dtype=torch.int32),
-                "loss_mask": torch.zeros(bucket, dtype=torch.uint8),
-                "documents": torch.zeros(bucket, dtype=torch.int32),
+                "hidden": torch.zeros(bucket * width, dtype=dtype, device=device),
+                "tokens": torch.zeros(bucket, dtype=torch.int32, device=device),
+                "loss_mask": torch.zeros(bucket, dtype=torch.uint8, device=device),
+                "documents": torch.zeros(bucket, dtype=torch.int32, device=device),
             }
             for _ in range(PLACES)
         ]
@@ -100,9 +104,15 @@ class RowBuffers:
             self._places[index] = held
             return held
 
-    def filled(self, held: Held) -> None:
-        """The row is complete."""
+    def filled(self, held: Held, *, loss_mask_S: Tensor | None = None) -> None:
+        """The row is complete.
+
+        Args:
+            held: its place.
+            loss_mask_S: the row's, on the host; left out where the place itself is there.
+        """
         with self._mu:
+            held.loss_mask_S = held.tensors["loss_mask"] if loss_mask_S is None else loss_mask_S
             held.state = _State.FULL
 
     def failed(self, held: Held) -> None:

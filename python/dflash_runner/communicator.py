@@ -21,7 +21,7 @@ import torch.distributed as dist
 from dflash_runner.errors import Kind, WorkerError
 
 _CONNECT_TIMEOUT = timedelta(seconds=20)  # every rank has arrived by then: only connecting is left
-_SUM_TIMEOUT = timedelta(hours=24)  # the supervisor has the deadline, and aborts
+SUM_TIMEOUT = timedelta(hours=24)  # the supervisor has the deadline, and aborts
 _POLL_S = 0.002
 
 
@@ -61,6 +61,23 @@ class Communicator:
         """
         if self.world == 1:
             return
+        store = self._arrive()
+        options = dist.ProcessGroupGloo._Options()  # noqa: SLF001 torch has no public name for it
+        options._timeout = _CONNECT_TIMEOUT  # noqa: SLF001
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]  # noqa: SLF001
+        before = _sockets()
+        try:
+            self._group = dist.ProcessGroupGloo(store, self.rank, self.world, options)
+        except RuntimeError as err:
+            raise self._lost("connect to peers", err) from err
+        self._adopt(_sockets() - before)
+
+    def is_aborted(self) -> bool:
+        """Whether the group was ended."""
+        return self._aborted.is_set()
+
+    def _arrive(self) -> dist.FileStore:
+        """The group's store, once every rank has arrived; an abort is seen meanwhile."""
         if not self._path.parent.is_dir():  # the store would try to open its file for ever
             where = self._path.parent
             raise WorkerError(Kind.NOT_FOUND, f"join communicator {self.number}: no directory {where}")
@@ -71,15 +88,7 @@ class Communicator:
         while not store.check(others):
             if self._aborted.wait(_POLL_S):
                 raise self._lost("wait for peers", None)
-        options = dist.ProcessGroupGloo._Options()  # noqa: SLF001 torch has no public name for it
-        options._timeout = _CONNECT_TIMEOUT  # noqa: SLF001
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]  # noqa: SLF001
-        before = _sockets()
-        try:
-            self._group = dist.ProcessGroupGloo(store, self.rank, self.world, options)
-        except RuntimeError as err:
-            raise self._lost("connect to peers", err) from err
-        self._adopt(_sockets() - before)
+        return store
 
     def sum(self, values: torch.Tensor) -> None:
         """Add up `values` over all ranks, in place, to the same bits on every rank.
@@ -101,7 +110,7 @@ class Communicator:
             raise WorkerError(Kind.UNAVAILABLE, f"sum over communicator {self.number}: it is not open")
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.SUM
-        options.timeout = _SUM_TIMEOUT
+        options.timeout = SUM_TIMEOUT
         try:
             self._group.allreduce([values], options).wait()
         except RuntimeError as err:

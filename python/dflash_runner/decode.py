@@ -19,6 +19,8 @@ from dflash_runner.model import DrafterConfig
 
 LOOP_WINDOW = 48
 LOOP_SHARE = 0.9
+TIES = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
+"""How near two logits may be, as a share of the largest, for rounding to decide between them."""
 
 
 class Guesser(Protocol):
@@ -64,6 +66,49 @@ def looping(tokens: Sequence[int]) -> bool:
         if same > LOOP_SHARE * window:
             return True
     return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parting:
+    """Where two greedy texts of one prompt part, and how near the target's choice was."""
+
+    place: int  # of the first token that differs, counted from the first new one
+    gap: float  # between the logits of the two tokens, as a share of the largest logit
+
+    def is_tie(self, dtype: torch.dtype) -> bool:
+        """Whether rounding decides between the two.
+
+        The forward of one token and that of a block sum in another order on a GPU, so both texts are greedy
+        texts of the target where their logits are this near. In bfloat16 a logit is known to 1 part in 128
+        when it is made, and differs more by what its hidden state gathered in all layers.
+        """
+        return self.gap <= TIES[dtype]
+
+
+@torch.inference_mode()
+def parting(
+    model: nn.Module, *, prompt_P: Tensor, one: Sequence[int], other: Sequence[int]
+) -> Parting | None:
+    """Where two texts of a prompt part, judged by one forward over what they share; None for equal texts.
+
+    A text that ends before the other parts from it there, by no tie.
+
+    Args:
+        model: a causal language model of transformers, in eval mode.
+        prompt_P: int64 ids, on the model's device.
+        one: new tokens of a text.
+        other: those of another.
+    """
+    if tuple(one) == tuple(other):
+        return None
+    shared = min(len(one), len(other))
+    place = next((i for i in range(shared) if one[i] != other[i]), shared)
+    if place == shared:
+        return Parting(place=place, gap=float("inf"))
+    ids = torch.cat([prompt_P, prompt_P.new_tensor(one[:place])])[None]
+    logits_V = model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[0, -1].float()
+    gap = (logits_V[one[place]] - logits_V[other[place]]).abs() / logits_V.abs().max()
+    return Parting(place=place, gap=float(gap))
 
 
 @torch.inference_mode()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from dflash_runner import image
 from dflash_runner.arenas import Arenas
@@ -40,6 +42,8 @@ from dflash_runner.replies import (
     Trained,
     Voted,
 )
+from dflash_runner.slots import layout
+from dflash_runner.staging import Pieces, Staging
 from dflash_runner.standing import Standing
 from dflash_runner.trainer import DTYPES, Figures, Trainer
 from dflash_runner.warmup import Clock, prepare_torch, warm_up
@@ -48,6 +52,8 @@ from dflash_runner.watch import Watch
 from dflash_runner.worker.faults import NAN, Faults
 from dflash_runner.worker.loop import Helper
 from dflash_runner.worker.role import Built, Send
+
+_SLOT_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 class DrafterRole:
@@ -67,16 +73,17 @@ class DrafterRole:
         prepare_torch(configuration)
         self._clock.lap("import")
         self._trainer = Trainer(configuration)
-        config = self._trainer.config
-        self._buffers = RowBuffers(
-            bucket=configuration.training.buckets[-1],
-            width=len(config.target_layer_ids) * config.hidden_size,
-            dtype=DTYPES[configuration.target.dtype],
-        )
+        config, device = self._trainer.config, self._trainer.device
+        longest, width = configuration.training.buckets[-1], len(config.target_layer_ids) * config.hidden_size
+        dtype = DTYPES[configuration.target.dtype]
+        self._buffers = RowBuffers(bucket=longest, width=width, dtype=dtype, device=device)
+        slot_bytes = layout(longest, width, _SLOT_DTYPES[dtype])[1]
+        staged = None if device.type == "cpu" else partial(Staging, slot_bytes, device=device)
         self._watch = Watch()
         self._standing = Standing()
-        self._arenas = Arenas()  # written by the lane's thread, read by the copy thread
+        self._arenas = Arenas(staging=staged)  # written by the lane's thread, read by the copy thread
         self._writer = Helper("image")
+        self._pieces = Pieces(device) if device.type != "cpu" else None  # of the image thread
         self._clock.lap("build")
 
     def built(self) -> Built:
@@ -112,17 +119,26 @@ class DrafterRole:
         raise LaneError(f"create arena {order.arena}: a drafter only reads")
 
     def pull(self, order: Pull, *, send: Send) -> None:
-        """Copy a row out of a slot into a row buffer."""
+        """Copy a row out of a slot into a row buffer; it is there, and the slot is free, at the answer."""
         start = time.perf_counter()
         arena = self._arenas.get(order.handle.arena, doing=f"pull row {order.row}")
         held = self._buffers.begin(order.row, epoch=order.epoch, bucket=order.bucket, pieces=order.pieces)
         try:
             arena.read_row(order.handle, row=order.row, out=held.tensors)
+            mask_S = self._fetch(held.tensors["loss_mask"])
         except WorkerError:
             self._buffers.failed(held)
             raise
-        self._buffers.filled(held)
+        self._buffers.filled(held, loss_mask_S=mask_S)
         send(Pulled(seq=order.seq, row=order.row, busy_us=_since(start)))
+
+    def _fetch(self, tensor: Tensor) -> Tensor | None:
+        """A small tensor of a complete row on the host; None where it is there; on the copy thread."""
+        if self._staging is None:
+            return None
+        with self._staging.like([tensor]) as hosts:
+            self._staging.fetch([tensor], into=hosts, after_caller=False)
+            return hosts[0].clone()
 
     def interrupt(self, order: Abort) -> None:
         """End the communicator that the main thread may be waiting in."""
@@ -159,16 +175,22 @@ class DrafterRole:
                 f"join communicator {order.communicator}: want world and rank {want}, "
                 f"got {(order.world, order.rank)}",
             )
-        communicator = Communicator(
-            self._configuration.communicator_directory,
-            number=order.communicator,
-            world=order.world,
-            rank=order.rank,
-        )
+        communicator = self._communicator(order)
         self._standing.join(order, communicator)
         self._drop()
         communicator.open()
         send(Joined(seq=order.seq, communicator=order.communicator))
+
+    def _communicator(self, order: Join) -> Communicator:
+        """What sums the gradients: gloo on a CPU, NCCL on GPUs."""
+        directory, world, rank = self._configuration.communicator_directory, order.world, order.rank
+        if self._trainer.device.type == "cpu":
+            return Communicator(directory, number=order.communicator, world=world, rank=rank)
+        from dflash_runner.nccl import NcclCommunicator
+
+        return NcclCommunicator(
+            directory, number=order.communicator, world=world, rank=rank, device=self._trainer.device
+        )
 
     def _train(self, order: Train, send: Send) -> None:
         """One micro-step; the last one of a step joins the sum and votes."""
@@ -196,9 +218,15 @@ class DrafterRole:
         held = self._buffers.take(order.row)
         try:
             self._trainer.micro_step(
-                held.tensors, row=held.row, epoch=held.epoch, pieces=held.pieces, poison=poison
+                held.tensors,
+                row=held.row,
+                epoch=held.epoch,
+                pieces=held.pieces,
+                loss_mask_S=held.loss_mask_S,
+                poison=poison,
             )
         finally:
+            self._trainer.settle()  # until then the device reads the row
             self._buffers.release(held)
         return held
 
@@ -224,6 +252,7 @@ class DrafterRole:
         if self._standing.commit(order):
             self._writer.settle()
             self._trainer.apply(lr=order.lr)
+            self._trainer.settle()
             self._watch.check()
             self._standing.committed(order)
             self._buffers.committed()
@@ -235,17 +264,12 @@ class DrafterRole:
         if ended is not None:
             ended.close()
         self._drop()
-        send(Aborted(seq=order.seq, step=order.step, clean=self._is_clean()))
+        send(Aborted(seq=order.seq, step=order.step, clean=self._trainer.is_clean()))
 
     def _drop(self) -> None:
         """Forget the open step; its rows stay for whoever names them."""
         self._trainer.drop()
         self._buffers.dropped()
-
-    def _is_clean(self) -> bool:
-        """Whether the device still computes: a product that must come out exactly."""
-        ones = torch.ones(8, 8)
-        return bool((ones @ ones == 8).all()) and not bool(self._trainer.optimiser.gradient_P.any())
 
     def _image(self, order: Image, fd: int | None, send: Send) -> None:
         """Save the state beside the next forward; `commit` waits until it is complete."""
@@ -259,7 +283,7 @@ class DrafterRole:
     def _save(self, order: Image, fd: int | None, chain: bytes, send: Send) -> None:
         """Write and digest; on the image thread."""
         start = time.perf_counter()
-        parameters = self._trainer.parameters_digest()
+        parameters = self._trainer.parameters_digest(pieces=self._pieces)
         digest = NO_DIGEST
         if fd is not None:
             try:
@@ -269,7 +293,8 @@ class DrafterRole:
                     chain=chain,
                     parameters=parameters,
                 )
-                digest = image.write(fd, nbytes=order.nbytes, state=self._trainer.state(), head=head)
+                state = self._trainer.state()
+                digest = image.write(fd, nbytes=order.nbytes, state=state, head=head, pieces=self._pieces)
             finally:
                 os.close(fd)
         send(

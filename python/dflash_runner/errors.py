@@ -14,6 +14,11 @@ _MESSAGE_BYTES = 2048
 _HINT_BYTES = 1024
 _TRACEBACK_LINES = 40
 _TRACEBACK_LINE_BYTES = 300
+_DEVICE_FAULTS = (
+    *("CUDA error", "CUDA driver error", "Triton Error [CUDA]", "device-side assert"),
+    *("CUBLAS_STATUS_", "CUSOLVER_STATUS_", "CUDNN_STATUS_", "cuDNN error", "NCCL error"),
+)
+"""In messages of torch and triton after which the device's context is of no use any more."""
 
 
 class Kind(enum.IntEnum):
@@ -75,7 +80,7 @@ def kind_of(error: BaseException) -> Kind:
         return Kind.NOT_FOUND
     if isinstance(error, MemoryError) or _is_out_of_memory(error):
         return Kind.EXHAUSTED
-    if type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error):
+    if type(error).__name__ == "AcceleratorError" or any(mark in str(error) for mark in _DEVICE_FAULTS):
         return Kind.FATAL
     return Kind.INTERNAL
 

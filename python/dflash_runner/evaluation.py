@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_runner import anchors, decode, head, image, loss
+from dflash_runner import anchors, decode, devices, head, image, log, loss
 from dflash_runner.attention import Dense
 from dflash_runner.config import Configuration
 from dflash_runner.data import Dataset, read_prompts
@@ -44,7 +44,7 @@ class Evaluator:
         self._texts: dict[tuple[str, int, int], tuple[int, ...]] = {}
         # On a CPU, time of this process alone: both ways of decoding are compared under whatever load
         # the machine has when each is run.
-        self._clock = time.process_time if configuration.device == "cpu" else time.perf_counter
+        self._clock = time.process_time if target.device.type == "cpu" else time.perf_counter
 
     def evaluate(self, order: Evaluate, *, fd: int | None) -> Evaluated:
         """What the order asks for.
@@ -71,14 +71,16 @@ class Evaluator:
             raise WorkerError(
                 Kind.INVALID, f"evaluate step {order.step}: want its image, got that of step {found.step}"
             )
-        drafter = Drafter(self._config)
+        with torch.device("meta"):  # weights are not drawn to be thrown away
+            drafter = Drafter(self._config)
         want = {name: tensor.shape for name, tensor in drafter.state_dict().items()}
         if want != {name: tensor.shape for name, tensor in masters.items()}:
             raise WorkerError(
                 Kind.INVALID, f"evaluate step {order.step}: the image is of a drafter of another shape"
             )
-        drafter.load_state_dict(masters)
-        self._drafter, self._step = drafter.to(self._dtype).eval().requires_grad_(False), found.step
+        drafter.load_state_dict(masters, assign=True)
+        drafter = drafter.to(device=self._target.device, dtype=self._dtype)
+        self._drafter, self._step = drafter.eval().requires_grad_(False), found.step
         self._texts = {key: text for key, text in self._texts.items() if key[0] == "plain"}
 
     def _ready(self, order: Evaluate) -> tuple[Drafter, head.FrozenHead]:
@@ -95,7 +97,8 @@ class Evaluator:
         """The target's own embedding and head where it holds them in the drafter's dtype, else a copy."""
         if not self._target.cut and self._target.dtype == self._dtype:
             return head.of_model(self._target.model)
-        return head.load(Path(self._configuration.target.directory), dtype=self._dtype)
+        directory = Path(self._configuration.target.directory)
+        return head.load(directory, dtype=self._dtype, device=self._target.device)
 
     def _decode(self, order: Evaluate) -> Evaluated:
         """Decode prompts one by one, speculatively or plainly."""
@@ -133,19 +136,36 @@ class Evaluator:
         if self._prompts is None:
             raise AssertionError("the range was checked")
         number = order.first + place
-        prompt_T = torch.from_numpy(np.array(self._prompts[number])).long()
+        prompt_T = torch.from_numpy(np.array(self._prompts[number])).long().to(self._target.device)
+        devices.settle(self._target.device)
         start = self._clock()
         decoded = run(prompt_T)
+        devices.settle(self._target.device)
         busy_us = int((self._clock() - start) * 1e6)
-        self._texts[order.what, number, order.new_tokens] = decoded.tokens
+        count = order.new_tokens
+        self._texts[order.what, number, count] = decoded.tokens
         other = "decode" if order.what == "plain" else "plain"
         return Prompt(
             tokens=sum(decoded.accepted),
             forwards=decoded.forwards,
             looping=decode.looping(decoded.tokens),
-            equal=self._texts.get((other, number, order.new_tokens)) == decoded.tokens,
+            equal=self._is_equal(number, prompt_T, decoded.tokens, self._texts.get((other, number, count))),
             busy_us=busy_us,
         )
+
+    def _is_equal(
+        self, number: int, prompt_T: Tensor, one: tuple[int, ...], other: tuple[int, ...] | None
+    ) -> bool:
+        """Whether both ways gave the same text; on a GPU, or texts that part where rounding decides."""
+        if other is None or one == other or self._target.device.type == "cpu":
+            return one == other
+        parting = decode.parting(self._target.model, prompt_P=prompt_T, one=one, other=other)
+        if parting is None:
+            raise AssertionError("the texts differ")
+        tie = parting.is_tie(self._target.dtype)
+        tell = log.info if tie else log.warn
+        tell("texts part", prompt=number, place=parting.place, gap=parting.gap, tie=tie)
+        return tie
 
     @torch.inference_mode()
     def _loss(self, order: Evaluate) -> Evaluated:
@@ -184,13 +204,14 @@ class Evaluator:
             epoch=_HELDOUT_EPOCH,
             places=settings.anchors,
         )
+        row = row.to(self._target.device)
         rows = loss.Rows(
             hidden_BSC=self._target.hidden_states(row)[None].to(self._dtype),
             tokens_BS=row.tokens_S[None].long(),
             loss_mask_BS=row.loss_mask_S[None].bool(),
             documents_BS=row.documents_S[None].long(),
-            anchors_BN=chosen.anchors_N[None],
-            keep_BN=chosen.keep_N[None],
+            anchors_BN=devices.send(chosen.anchors_N[None], self._target.device),
+            keep_BN=devices.send(chosen.keep_N[None], self._target.device),
         )
         terms = score(
             drafter,

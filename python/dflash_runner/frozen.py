@@ -31,15 +31,25 @@ class FrozenTarget:
     """
 
     def __init__(
-        self, directory: Path, *, dtype: torch.dtype, layer_ids: tuple[int, ...], whole: bool = True
+        self,
+        directory: Path,
+        *,
+        dtype: torch.dtype,
+        layer_ids: tuple[int, ...],
+        whole: bool = True,
+        device: torch.device | str = "cpu",
     ) -> None:
         """Read the model, and let go of what is above the last captured block unless `whole`.
+
+        Weights that are stored in `dtype` are the file's own pages until they are on a device: they take no
+        memory of the host besides its cache of files.
 
         Args:
             directory: config.json and safetensors.
             dtype: of weights and hidden states.
             layer_ids: captured, 0-based, rising.
             whole: keep all of the model, so that it can decode.
+            device: for what is kept.
 
         Raises:
             WorkerError: not_found or invalid, where the directory holds no such model, or it has no such
@@ -51,7 +61,7 @@ class FrozenTarget:
             want = f"target.layer_ids: want 0 to {len(layers) - 1}, got {list(layer_ids)}"
             raise WorkerError(Kind.INVALID, f"load target {directory}: {want}")
         self.layer_ids = layer_ids
-        self.dtype = dtype
+        self.dtype, self.device = dtype, torch.device(device)
         self.text: Any = text_config(model)  # of the whole model, also where it is cut
         self.window = window_of(model)
         self.decoder = decoder_of(model)
@@ -59,6 +69,7 @@ class FrozenTarget:
         self._last = layers[layer_ids[-1]]
         if not whole:
             del layers[layer_ids[-1] + 1 :]
+        (model if whole else self.decoder).to(self.device)
 
     @property
     def model(self) -> nn.Module:
@@ -91,18 +102,19 @@ class FrozenTarget:
 
     @torch.inference_mode()
     def hidden_states(self, row: Packed) -> Tensor:
-        """hidden_SC of a packed row, every document as if it were alone; zeros at padding.
+        """hidden_SC of a packed row, every document as if it were alone; zeros at padding. On the device.
 
         Layers above the last captured one do not run. The masks are the model's own, of whatever kinds
         of layers it has: positions that begin again tell it where a document ends. Handing it one mask
         would put that mask in the place of every window.
 
         Args:
-            row: its documents apart by positions.
+            row: its documents apart by positions; brought to the device where it is not there.
 
         Source: the published captured layers, after the block; transformers, masking_utils.
         Compile: not compiled; S is static per bucket.
         """
+        row = row.to(self.device)
         hidden_SC = self.run(row.tokens_S, positions_1S=row.positions())
         return hidden_SC.masked_fill(row.documents_S[:, None] < 0, 0.0)
 
@@ -111,7 +123,7 @@ class FrozenTarget:
         """hidden_SC of the captured layers, by a forward that ends after the last of them.
 
         Args:
-            tokens_S: ids of any integer dtype.
+            tokens_S: ids of any integer dtype, on the device.
             positions_1S: int64; left out, the model counts and takes the tokens for one document.
         """
         with Capture(self.decoder, layer_ids=self.layer_ids) as capture:

@@ -3,6 +3,10 @@
 The supervisor makes the memfd, of exactly the size that `image_bytes` says, and keeps it: the
 state outlives every worker, and a checkpoint is the same bytes on disk. Each parameter appears
 three times, under `masters.`, `exp_avg.` and `exp_avg_sq.`, always float32.
+
+State on a device passes through two pinned pieces, so the host holds no second copy of it. What an
+image costs is its digests: SHA-256 over the masters and over the whole file, four times the masters'
+bytes (16.8 GB for 1.05 B parameters, at 1 to 2 GB/s of one core), beside the training.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import torch
 from torch import Tensor
 
 from dflash_runner.image_header import Head, blank, head_of, header, invalid, parse
+from dflash_runner.staging import Pieces
 
 _PREFIXES = ("masters.", "exp_avg.", "exp_avg_sq.")
 _DTYPES = {
@@ -49,13 +54,14 @@ class State:
         return {prefix + name: part[name] for prefix, part in parts for name in sorted(part)}
 
 
-def tensors_digest(tensors: Mapping[str, Tensor]) -> bytes:
+def tensors_digest(tensors: Mapping[str, Tensor], *, pieces: Pieces | None = None) -> bytes:
     """SHA-256 over the tensors' names, dtypes, shapes and bytes, in the order of their names.
 
     Each part is preceded by its length, so no two different sets read alike.
 
     Args:
         tensors: on any device; read, never changed.
+        pieces: of their device, for whoever has them; otherwise made here, where they are needed.
 
     Returns:
         32 bytes.
@@ -64,12 +70,21 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> bytes:
     """
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name].detach()
-        raw = tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+        tensor = tensors[name]
         label = json.dumps([name, _DTYPES[tensor.dtype], list(tensor.shape)]).encode()
-        digest.update(struct.pack("<QQ", len(label), raw.nbytes) + label)
-        digest.update(raw)
+        digest.update(struct.pack("<QQ", len(label), tensor.nbytes) + label)
+        if pieces is None and not tensor.is_cpu:
+            pieces = Pieces(tensor.device)
+        for raw in _bytes_of(tensor, pieces):
+            digest.update(raw.numpy())
     return digest.digest()
+
+
+def _bytes_of(tensor: Tensor, pieces: Pieces | None) -> Iterable[Tensor]:
+    """The bytes of a tensor, piece by piece; without pieces the tensor is on the host, and whole."""
+    if pieces is not None:
+        return pieces.of(tensor)
+    return (tensor.detach().contiguous().reshape(-1).view(torch.uint8),)
 
 
 def image_bytes(state: State) -> int:
@@ -94,7 +109,7 @@ def check_size(fd: int, *, nbytes: int, state: State) -> None:
     _check_size(fd, nbytes, image_bytes(state))
 
 
-def write(fd: int, *, nbytes: int, state: State, head: Head) -> bytes:
+def write(fd: int, *, nbytes: int, state: State, head: Head, pieces: Pieces | None = None) -> bytes:
     """The SHA-256 of the image written into `fd`.
 
     Runs on a thread beside the main one, while nothing changes the state.
@@ -104,6 +119,7 @@ def write(fd: int, *, nbytes: int, state: State, head: Head) -> bytes:
         nbytes: as ordered.
         state: what is written.
         head: step, chain and the digest of the masters.
+        pieces: of the state's device; none where it is on the host.
 
     Returns:
         32 bytes, over the whole file.
@@ -117,16 +133,17 @@ def write(fd: int, *, nbytes: int, state: State, head: Head) -> bytes:
     first = header(tensors, head)
     want = len(first) + sum(t.nbytes for t in tensors.values())
     _check_size(fd, nbytes, want)
+    digest = hashlib.sha256(first)
     with mmap.mmap(fd, nbytes) as mapping:
         mapping[: len(first)] = first
         at = len(first)
         for tensor in tensors.values():
-            # The view must be gone before the mapping is closed, hence no name that outlives the loop.
-            torch.frombuffer(mapping, dtype=torch.float32, count=tensor.numel(), offset=at).copy_(
-                tensor.detach().reshape(-1)
-            )
-            at += tensor.nbytes
-        return hashlib.sha256(mapping).digest()
+            for raw in _bytes_of(tensor, pieces):
+                # The view must be gone before the mapping is closed, hence no name that outlives the loop.
+                torch.frombuffer(mapping, dtype=torch.uint8, count=len(raw), offset=at).copy_(raw)
+                digest.update(raw.numpy())
+                at += len(raw)
+    return digest.digest()
 
 
 def read(fd: int, *, nbytes: int, state: State, step: int) -> Head:

@@ -49,13 +49,22 @@ class Optimiser:
     Matrices decay, norm weights do not (ndim < 2): decay pulls towards 0, and a norm's neutral weight is 1.
     """
 
-    def __init__(self, drafter: nn.Module, *, config: AdamWConfig) -> None:
+    def __init__(self, drafter: nn.Module, *, config: AdamWConfig, fused: bool | None = None) -> None:
+        """Take the drafter's parameters over.
+
+        Args:
+            drafter: on its device already.
+            config: AdamW's constants.
+            fused: apply by torch's fused kernel, which equals the plain arithmetic but for rounding; left
+                out, on a GPU alone, as a CPU's bits are those of the plain arithmetic.
+        """
         self._parameters = dict(
             sorted(drafter.named_parameters(), key=lambda item: (item[1].ndim < 2, item[0]))
         )
         device = next(iter(self._parameters.values())).device
         self._places, decayed, total = self._lay_out()
         self._config, self._segments = config, ((0, decayed, config.weight_decay), (decayed, total, 0.0))
+        self._fused = device.type == "cuda" if fused is None else fused
         self.steps = 0  # how often the optimiser was applied
 
         def flat() -> Tensor:
@@ -132,7 +141,7 @@ class Optimiser:
         for low, high, decay in self._segments:
             flat = [self._flat["master"], self.gradient_P, self._flat["exp_avg"], self._flat["exp_avg_sq"]]
             parts = [tensor[low:high] for tensor in flat]
-            if self.gradient_P.is_cuda:
+            if self._fused:
                 self._apply_fused(parts, lr=lr, decay=decay)
             else:
                 self._apply(*parts, lr=lr, decay=decay)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dflash_runner import devices
 from dflash_runner.anchors import Piece
 from dflash_runner.data import Dataset
 from dflash_runner.errors import Kind, WorkerError
@@ -24,6 +25,16 @@ class Packed:
     tokens_S: Tensor  # int32; 0 at padding
     loss_mask_S: Tensor  # uint8
     documents_S: Tensor  # int32; the piece's place in the row, -1 at padding
+
+    def to(self, device: torch.device) -> Packed:
+        """The row on a device, from the host; itself where it is there already."""
+        if self.tokens_S.device == device:
+            return self
+        return Packed(
+            tokens_S=devices.send(self.tokens_S, device),
+            loss_mask_S=devices.send(self.loss_mask_S, device),
+            documents_S=devices.send(self.documents_S, device),
+        )
 
     def positions(self) -> Tensor:
         """Each token's place in its document, int64 [1,S]; a stretch of padding counts as one.

@@ -13,6 +13,8 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     from dflash_runner.config import Configuration
     from dflash_runner.worker.faults import Faults
     from dflash_runner.worker.role import Role
@@ -35,8 +37,7 @@ def main() -> int:
     if refusal:
         sys.stderr.write(refusal + "\n")
         return _EXIT_NOT_A_PLUGIN
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning cost 17 x under load
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # fork handlers deadlock (grpc#22624)
+    set_defaults(os.environ)
     from dflash_runner import log  # after the cookie: a person who starts this by hand waits for nothing
     from dflash_runner.worker.process import Process
 
@@ -75,6 +76,20 @@ def why_not_a_plugin(environment: os._Environ[str] | dict[str, str]) -> str:
     if not environment.get("PLUGIN_UNIX_SOCKET_DIR"):
         return "start worker: PLUGIN_UNIX_SOCKET_DIR: want a directory for the socket, got none"
     return ""
+
+
+def set_defaults(environment: MutableMapping[str, str]) -> None:
+    """Settings that libraries read when they are imported; what is there already wins.
+
+    Args:
+        environment: of this process, before torch and gRPC are imported.
+    """
+    environment.setdefault("OMP_WAIT_POLICY", "passive")  # spinning cost 17 x under load
+    environment.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # fork handlers deadlock (grpc#22624)
+    said = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & environment.keys()
+    if environment.get("CUDA_VISIBLE_DEVICES") and not said:
+        # warm-up's buckets leave holes that a fixed segment cannot use for a longer row
+        environment["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 
 
 def greet(fd: int, address: str, *, multiplexed: bool) -> None:

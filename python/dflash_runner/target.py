@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from dflash_runner.orders import Abort, CreateArena, Evaluate, MapArena, Order, 
 from dflash_runner.packing import pack
 from dflash_runner.replies import Produced
 from dflash_runner.slots import layout
+from dflash_runner.staging import Staging
 from dflash_runner.trainer import DTYPES
 from dflash_runner.warmup import Clock, prepare_torch, warm_up
 from dflash_runner.warmup_target import TargetSubject
@@ -54,23 +56,29 @@ class TargetRole:
             dtype=DTYPES[settings.dtype],
             layer_ids=settings.layer_ids,
             whole=bool(configuration.prompts),  # only decoding needs what no row runs
+            device=configuration.device,
         )
         _check_model(self._target, configuration)
         self._evaluator = Evaluator(self._target, configuration=configuration)
         self._watch = Watch()
-        self._arenas = Arenas()  # written by the lane's thread, read by the main one
+        device = self._target.device
+        staged = None if device.type == "cpu" else partial(Staging, self._slot_bytes(), device=device)
+        self._arenas = Arenas(staging=staged)  # written by the lane's thread, read by the main one
         self._clock.lap("build")
 
     def built(self) -> Built:
         """The size of a slot; a target trains nothing."""
-        dtype = _SLOT_DTYPES[self._target.dtype]
-        _, slot_bytes = layout(self._configuration.training.buckets[-1], self._target.width, dtype)
         return Built(
             parameters=0,
             parameters_digest=image.tensors_digest(self._target.parameters()),
-            slot_bytes=slot_bytes,
+            slot_bytes=self._slot_bytes(),
             image_bytes=0,
         )
+
+    def _slot_bytes(self) -> int:
+        """What a row of the largest bucket takes."""
+        dtype = _SLOT_DTYPES[self._target.dtype]
+        return layout(self._configuration.training.buckets[-1], self._target.width, dtype)[1]
 
     def warm_up(self, progress: Callable[[Progress], None]) -> Certificate:
         """Every bucket through the function that makes rows; see `warmup`."""
@@ -117,7 +125,7 @@ class TargetRole:
         """Nothing runs beside the main thread."""
 
     def _produce(self, order: Produce) -> Produced:
-        """Make one row in a slot."""
+        """Make one row in a slot; its bytes are there when this returns."""
         start = time.perf_counter()
         arena = self._arenas.get(order.arena, doing=f"produce row {order.row}")
         if order.bucket not in self._configuration.training.buckets:

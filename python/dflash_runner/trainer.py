@@ -16,13 +16,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dflash_runner import anchors, head, image, loss
+from dflash_runner import anchors, devices, head, image, loss
 from dflash_runner.attention import Attention, Dense, Over
 from dflash_runner.communicator import Communicator
 from dflash_runner.config import Configuration, DrafterSettings, TargetSettings
 from dflash_runner.frames import Piece
 from dflash_runner.model import Drafter, DrafterConfig
 from dflash_runner.optim import AdamWConfig, Optimiser
+from dflash_runner.staging import Pieces
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _PARTS = ("master.", "exp_avg.", "exp_avg_sq.")
@@ -94,7 +95,7 @@ class Trainer:
         self._head = head.load(Path(configuration.target.directory), dtype=self.dtype, device=self.device)
         _check_head(self._head, self.config)
         drafter = _initial(self.config, configuration)
-        exact = {name: p.detach().clone() for name, p in drafter.named_parameters()}
+        exact = {name: p.detach() for name, p in drafter.named_parameters()}  # those drawn, on the host
         self._drafter = drafter.to(device=self.device, dtype=self.dtype)
         self.optimiser = Optimiser(
             self._drafter,
@@ -121,15 +122,19 @@ class Trainer:
         row: int,
         epoch: int,
         pieces: Sequence[Piece],
+        loss_mask_S: Tensor | None = None,
         poison: bool = False,
     ) -> int:
         """How many anchors the row had, its loss and gradient being added to the open step.
+
+        On a device everything is queued and nothing waited for: `settle` does that.
 
         Args:
             tensors: `hidden`, `tokens`, `loss_mask`, `documents` of the row.
             row: its number.
             epoch: with the pieces, decides the anchors.
             pieces: of the row, in order.
+            loss_mask_S: the row's, on the host; left out where that of `tensors` is.
             poison: make the loss not a number, on purpose.
 
         Raises:
@@ -138,16 +143,17 @@ class Trainer:
         Source: README, How it works (the loss is divided by the constant W0 before the backward).
         Compile: S and N are static.
         """
+        mask_S = tensors["loss_mask"] if loss_mask_S is None else loss_mask_S
         chosen = anchors.draw(
-            tensors["loss_mask"], pieces=pieces, seed=self._seed, epoch=epoch, places=self._settings.anchors
+            mask_S, pieces=pieces, seed=self._seed, epoch=epoch, places=self._settings.anchors
         )
         rows = loss.Rows(
             hidden_BSC=tensors["hidden"][None].to(self.device, self.dtype),
             tokens_BS=tensors["tokens"][None].to(self.device, torch.int64),
             loss_mask_BS=tensors["loss_mask"][None].to(self.device, torch.bool),
             documents_BS=tensors["documents"][None].to(self.device, torch.int64),
-            anchors_BN=chosen.anchors_N[None].to(self.device),
-            keep_BN=chosen.keep_N[None].to(self.device),
+            anchors_BN=devices.send(chosen.anchors_N[None], self.device),
+            keep_BN=devices.send(chosen.keep_N[None], self.device),
         )
         terms = score(
             self._drafter,
@@ -166,7 +172,7 @@ class Trainer:
         return int(chosen.keep_N.sum())
 
     def reduce(self, communicator: Communicator) -> Figures:
-        """The step's figures, its gradient summed over the ranks, rescaled and clipped.
+        """The step's figures, its gradient summed over the ranks, rescaled and clipped; waits for the device.
 
         Args:
             communicator: open; of one rank where there is one drafter.
@@ -182,16 +188,39 @@ class Trainer:
                 self.optimiser.rescale(self._settings.weight_constant)
             norm = self.optimiser.global_norm()
             self.optimiser.clip(norm, limit=self._settings.clip_norm)
+        told = [figure for _, *own in self._losses for figure in own]
+        *own, weight, norm_ = torch.stack([*told, self.optimiser.weight, norm]).tolist()
         rows = tuple(
-            RowLoss(row=row, numerator=float(numerator), denominator=float(denominator))
-            for row, numerator, denominator in self._losses
+            RowLoss(row=row, numerator=numerator, denominator=denominator)
+            for (row, *_), numerator, denominator in zip(self._losses, own[::2], own[1::2], strict=True)
         )
-        return Figures(rows=rows, weight=float(self.optimiser.weight), norm=float(norm))
+        return Figures(rows=rows, weight=weight, norm=norm_)
 
     def apply(self, *, lr: float) -> None:
-        """Apply the reduced gradient and close the step."""
+        """Apply the reduced gradient and close the step; on a device that is queued."""
         self.optimiser.step(lr=lr)
         self.drop()
+
+    def settle(self) -> None:
+        """Wait until the device has done all that was queued on it.
+
+        Raises:
+            Exception: of torch, for a fault of the device, which ends the process.
+        """
+        devices.settle(self.device)
+
+    def is_clean(self) -> bool:
+        """Whether the device still computes, its parameters can be read and are numbers, and nothing of an
+        open step is left.
+
+        Raises:
+            Exception: of torch, where the device's context was broken, which ends the process.
+        """
+        if not devices.computes(self.device) or bool(self.optimiser.gradient_P.any()):
+            return False
+        if self.device.type == "cpu":
+            return True
+        return all(bool(master.isfinite().all()) for master in self.optimiser.masters().values())
 
     def drop(self) -> None:
         """Drop the open step's gradient and losses."""
@@ -219,9 +248,13 @@ class Trainer:
         self.optimiser.load_state_tensors(tensors)
         self._losses.clear()
 
-    def parameters_digest(self) -> bytes:
-        """SHA-256 of the masters."""
-        return image.tensors_digest(self.optimiser.masters())
+    def parameters_digest(self, *, pieces: Pieces | None = None) -> bytes:
+        """SHA-256 of the masters.
+
+        Args:
+            pieces: of the device, where another thread than the main one asks.
+        """
+        return image.tensors_digest(self.optimiser.masters(), pieces=pieces)
 
 
 def score(

@@ -22,7 +22,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dflash_runner import host
+from dflash_runner import devices, host
 from dflash_runner.certificate import Certificate, Progress
 from dflash_runner.config import Configuration
 from dflash_runner.fold import fold
@@ -105,17 +105,17 @@ class _Pass:
 
 
 def prepare_torch(configuration: Configuration) -> None:
-    """Set threads, seeds and determinism, once, before any torch work.
+    """Set threads, the device, seeds and determinism, once, before any torch work.
+
+    Raises:
+        WorkerError: as `devices.prepare` says.
 
     Source: README, Invariants, I7: bits depend on the number of threads.
     """
     torch.set_num_threads(configuration.threads)
     torch.set_num_interop_threads(1)
     torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and hides no bug here
-    if configuration.device == "cpu":
-        # What torch.use_deterministic_algorithms(True) sets, without the compiler that it imports for
-        # a setting of its own: seconds of every start, and nothing compiles on a CPU.
-        torch._C._set_deterministic_algorithms(True, warn_only=False)  # noqa: SLF001
+    devices.prepare(torch.device(configuration.device))
     torch.manual_seed(configuration.seed)
     random.seed(configuration.seed)
 
@@ -185,7 +185,10 @@ def warm_up(
         dense_tolerance=difference.tolerance,
         device=configuration.device,
         torch=torch.__version__,
-        environment=host.relevant_environment(),
+        environment={
+            **host.relevant_environment(),
+            **devices.facts(torch.device(configuration.device)),
+        },
         gradients=all(one.gradients for one in ran),
         padded_anchors=all(one.padded_anchors for one in ran),
     )
@@ -201,6 +204,7 @@ def fingerprint(configuration: Configuration, shapes: Mapping[str, object]) -> s
     facts = {
         "role": configuration.role.value,
         "device": configuration.device,
+        **devices.kernels_depend_on(torch.device(configuration.device)),
         "threads": configuration.threads,
         "attention": configuration.attention,
         "flex": asdict(configuration.flex),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dflash_runner import oracle
+from dflash_runner import devices, oracle
 from dflash_runner.attention import Rule
 from dflash_runner.communicator import Communicator
 from dflash_runner.config import Configuration
@@ -75,8 +75,7 @@ class DrafterSubject:
         alone = Communicator("", number=1, world=1, rank=0)  # no peer is ready yet: the sum is the own one
         figures = self._trainer.reduce(alone)
         self._trainer.apply(lr=_LEARNING_RATE)
-        if self._trainer.device.type == "cuda":
-            torch.cuda.synchronize(self._trainer.device)
+        devices.settle(self._trainer.device)
         step_ms = (time.perf_counter() - start) * 1000
         moved = self._contents() != before
         return Ran(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from dflash_runner import devices
 from dflash_runner.config import Configuration
 from dflash_runner.frozen import FrozenTarget
 from dflash_runner.packing import Packed
@@ -39,6 +40,7 @@ class TargetSubject:
         row = self._row([first, max(1, bucket - first - max(1, bucket // 8))], bucket)
         start = time.perf_counter()
         hidden_SC = self._target.hidden_states(row)
+        devices.settle(hidden_SC.device)
         step_ms = (time.perf_counter() - start) * 1000
         return Ran(gradients=hidden_SC.requires_grad, padded_anchors=False, step_ms=step_ms)
 
@@ -56,7 +58,7 @@ class TargetSubject:
         apart. See `difference` for the figure.
         """
         lengths, window = self._lengths()
-        row = self._row(lengths, sum(lengths) + _ORACLE_PADDING)
+        row = self._row(lengths, sum(lengths) + _ORACLE_PADDING).to(self._target.device)
         got_SC, largest, start = self._target.hidden_states(row), 0.0, 0
         for length in lengths:
             want_SC = self._alone(row.tokens_S[start : start + length])

@@ -7,7 +7,7 @@ import torch
 from dflash_runner import loss
 from dflash_runner.attention import sdpa
 from dflash_runner.capture import Capture
-from dflash_runner.decode import looping, plain, speculative
+from dflash_runner.decode import looping, parting, plain, speculative
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.serving import ServingDrafter
 from tiny import config_for, drafter_for, head_of, make_target, prompt
@@ -50,6 +50,41 @@ def test_speculative_text_is_the_plain_text(target: nn.Module, length: int) -> N
     assert got.tokens == want.tokens
     assert len(got.tokens) == 40
     assert want.forwards == 39  # the prompt's forward gives the first token
+
+
+def test_texts_that_part_are_judged_where_they_do(target: nn.Module) -> None:
+    """By the two tokens' logits after what is shared, whichever text comes first."""
+    text = plain(target, prompt_P=prompt(9), new_tokens=10).tokens
+    assert parting(target, prompt_P=prompt(9), one=text, other=text) is None
+    for place in (0, 4, 9):
+        other = [*text[:place], (text[place] + 1) % 60, *(0 for _ in text[place + 1 :])]
+        logits = target(input_ids=torch.cat([prompt(9), torch.tensor(text[:place])]).long()[None]).logits[
+            0, -1
+        ]
+        want = float((logits[text[place]] - logits[other[place]]) / logits.abs().max())
+        for pair in ((text, other), (other, text)):
+            found = parting(target, prompt_P=prompt(9), one=pair[0], other=pair[1])
+            assert found.place == place
+            assert found.gap == pytest.approx(want, rel=1e-4) and want > 2**-6
+            assert not found.is_tie(torch.float32) and not found.is_tie(torch.bfloat16)
+
+
+def test_two_tokens_that_rounding_tells_apart_are_a_tie() -> None:
+    """Equal rows of the head are one in any dtype; rows that differ by a hundredth only in bfloat16."""
+    target = make_target()
+    text = plain(target, prompt_P=prompt(9), new_tokens=3).tokens
+    head = target.lm_head.weight.data
+    other = [(text[0] + 1) % 60, 0, 0]
+    for factor, ties in ((1.0, [True, True]), (0.99, [False, True]), (0.9, [False, False])):
+        head[other[0]] = factor * head[text[0]]
+        found = parting(target, prompt_P=prompt(9), one=text, other=other)
+        assert [found.is_tie(dtype) for dtype in (torch.float32, torch.bfloat16)] == ties
+
+
+def test_a_text_that_ends_early_is_no_tie(target: nn.Module) -> None:
+    text = plain(target, prompt_P=prompt(9), new_tokens=6).tokens
+    found = parting(target, prompt_P=prompt(9), one=text, other=text[:4])
+    assert found.place == 4 and not found.is_tie(torch.bfloat16)
 
 
 def test_plain_text_is_that_of_transformers(target: nn.Module) -> None:

@@ -17,7 +17,7 @@ def test_it_follows_from_the_content_alone(monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.equal(fold(whole), want)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.float16, torch.int8])
 def test_every_change_changes_every_word(dtype: torch.dtype) -> None:
     """One element, two that change places, a zero with the other sign."""
     base = torch.arange(-100, 100).to(dtype)

@@ -50,6 +50,24 @@ def test_steps_equal_torch_adamw_and_clipping() -> None:
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-7, msg=name)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_fused_kernel_equals_the_plain_arithmetic(dtype: torch.dtype) -> None:
+    """To float32 rounding, moments and masters alike: a GPU's step is a CPU's."""
+    drafters = [make_drafter(CONFIG).to(dtype) for _ in range(2)]
+    fused, plain = (
+        Optimiser(d, config=ADAMW, fused=way) for d, way in zip(drafters, (True, False), strict=True)
+    )
+    for seed in range(4):
+        norms = [apply(one, two, seed=seed) for one, two in zip(drafters, (fused, plain), strict=True)]
+        assert torch.equal(*norms)
+    want = plain.state_tensors()
+    moved = False
+    for name, got in fused.state_tensors().items():
+        moved |= not torch.equal(got, want[name])
+        torch.testing.assert_close(got, want[name], rtol=2e-6, atol=1e-7, msg=name)
+    assert moved, "both took the same way"
+
+
 @torch.no_grad()
 def kernel(parameter: nn.Parameter, mean: Tensor, square: Tensor, *, count: int) -> None:
     """One step of torch's own AdamW kernel."""

@@ -18,6 +18,7 @@ from dflash_runner.lane import LaneError
 from dflash_runner.orders import Abort, Commit, Join, Load, Train
 from dflash_runner.standing import Standing
 from dflash_runner.worker.faults import Faults
+from dflash_runner.worker.v1 import worker_pb2
 from worker_host import configuration
 
 GO = Path(__file__).resolve().parents[2] / "runner"
@@ -240,7 +241,7 @@ def test_waiting_for_peers_ends_by_an_abort(tmp_path: Path) -> None:
     [
         ("role", 0, "role: want"),
         ("threads", 0, "threads: want at least 1, got 0"),
-        ("device", "cuda:1", "device: want cpu or cuda:0"),
+        ("device", "cuda:1", "device: want cpu or cuda"),
         ("attention", "flex", "attention: want sdpa on device cpu, where flex_attention has no backward"),
         ("flex.block_m", 48, "flex.block_m: want a power of two"),
         ("flex.backend", "flash", "flex.backend: want triton, got 'flash'"),
@@ -287,7 +288,7 @@ def test_configurations_are_checked(tmp_path: Path, path: str, value: object, wa
 @pytest.mark.parametrize(
     ("path", "value", "want"),
     [
-        ("role", 1, "device: want cpu for a target"),
+        ("role", 1, "attention: want sdpa for a target"),
         ("training.compute_dtype", "float32", "compute_dtype: want bfloat16 with attention flex"),
         ("drafter.head_dim", 8, "head_dim: want at least 16 with attention flex, got 8"),
     ],
@@ -305,6 +306,14 @@ def test_compiled_attention_is_for_a_drafter_on_a_gpu(
     setattr(getattr(message, part) if part else message, name, value)
     with pytest.raises(ValueError, match=re.escape(want)):
         config.from_message(message)
+
+
+@pytest.mark.parametrize("role", [worker_pb2.ROLE_TARGET, worker_pb2.ROLE_DRAFTER])
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_every_device_takes_torchs_own_attention(tmp_path: Path, role: int, device: str) -> None:
+    """The device is kept as it was said, for the certificate."""
+    made = config.from_message(configuration(tmp_path, role=role, device=device))
+    assert (made.device, made.attention) == (device, "sdpa")
 
 
 def test_settings_are_frozen(tmp_path: Path) -> None:

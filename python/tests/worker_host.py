@@ -5,12 +5,13 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import itertools
 import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 import grpc
 import numpy as np
 from dflash_runner import serve
-from dflash_runner.arena import layout
 from dflash_runner.data_writer import DatasetWriter, write_prompts
 from dflash_runner.frames import Piece
 from dflash_runner.lane import decode_reply, encode_order
@@ -41,6 +41,7 @@ os.dup2(lane, {serve.LANE_FD})
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.argv[3], sys.argv[3:])
 """
+_NUMBERS = itertools.count()  # of this process's workers
 PYTHON = Path(__file__).resolve().parents[1]
 BUCKETS = (24, 40)
 LAYER_IDS = (1, 2, 3)
@@ -144,7 +145,7 @@ class Host:
             environment: added to the little that a worker gets.
             code: run by the interpreter in the worker's place, before it serves.
         """
-        self.sockets = directory / f"s{os.getpid()}-{id(self):x}"
+        self.sockets = directory / f"s{os.getpid()}-{next(_NUMBERS)}"
         self.sockets.mkdir(mode=0o700)
         self.death_read, self.death = os.pipe()
         self.lane, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -257,10 +258,26 @@ def memfd(name: str, size: int, *, seal: bool = False) -> int:
 class Cluster:
     """A target and drafters, driven by hand."""
 
-    def __init__(self, directory: Path, *, drafters: int, environment: dict[str, str] | None = None) -> None:
-        """Start and warm up everything, and map one arena of three slots."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        drafters: int,
+        environment: dict[str, str] | None = None,
+        target_environment: dict[str, str] | None = None,
+        change: Callable[[Any], None] = lambda _: None,
+    ) -> None:
+        """Start and warm up everything, and map one arena of three slots.
+
+        Args:
+            directory: of `make_inputs`.
+            drafters: how many.
+            environment: of the drafters.
+            target_environment: of the target.
+            change: made to every worker's configuration.
+        """
         self.directory = directory
-        self.target = Host(directory)
+        self.target = Host(directory, environment=target_environment)
         self.drafters = [Host(directory, environment=environment) for _ in range(drafters)]
         self.communicator, self.lineage, self.step = 0, 1, 0
         self.next_row = 1
@@ -271,10 +288,11 @@ class Cluster:
         hosts += [(host, worker_pb2.ROLE_DRAFTER, rank) for rank, host in enumerate(self.drafters)]
         for host, role, rank in hosts:
             message = configuration(directory, role=role, rank=rank, world_size=drafters)
+            change(message)
             configured, certificate, _ = host.start(message)
             self.configured.append(configured)
             self.certificates.append(certificate)
-        _, self.slot_bytes = layout(BUCKETS[-1], WIDTH, "F32")
+        self.slot_bytes = self.configured[0].slot_bytes
         self.arena = memfd("arena", 3 * self.slot_bytes, seal=True)
         for host in (self.target, *self.drafters):
             self.map_arena(host)

@@ -57,7 +57,8 @@ func New(ctx context.Context, interpreter, device string, stderr io.Writer, tell
 
 // Run runs one job to its end. progress gets its reports, from one goroutine.
 func (r *Runner) Run(ctx context.Context, j *jobv1.Job, progress func(*jobv1.Progress)) (*jobv1.Result, error) {
-	j.Threads, j.Device = uint32(r.threads), up.Told(r.device)
+	j.Threads = uint32(r.threads)
+	up.Tell(j, r.device)
 	in, err := proto.Marshal(j)
 	if err != nil {
 		return nil, runner.Errorf(runner.Internal, "encode job: %w", err)

@@ -43,7 +43,8 @@ func (p python) environment(threads int) []string {
 // job runs one job and gives its result. progress gets what the job reports;
 // a job that fails is an error with its kind and hint.
 func (u *up) job(ctx context.Context, name string, threads int, j *jobv1.Job) (*jobv1.Result, error) {
-	j.Threads, j.Device = uint32(threads), told(u.jobDevice())
+	j.Threads = uint32(threads)
+	Tell(j, u.jobDevice())
 	in, err := proto.Marshal(j)
 	if err != nil {
 		return nil, runner.Errorf(runner.Internal, "encode job %s: %w", name, err)

@@ -1,6 +1,7 @@
 package up
 
 import (
+	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
 	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
@@ -18,5 +19,14 @@ func JobEnvironment(tree string, threads int, device string) []string {
 	return append(python{tree: tree}.environment(threads), seeing(device)...)
 }
 
-// Told is a device, cpu or a GPU's UUID, as a job is told it.
-func Told(device string) string { return told(device) }
+// Tell tells a job its device, cpu or a GPU's UUID, where the job computes.
+func Tell(j *jobv1.Job, device string) {
+	switch job := j.Job.(type) {
+	case *jobv1.Job_BuildTarget:
+		job.BuildTarget.Device = told(device)
+	case *jobv1.Job_Regenerate:
+		job.Regenerate.Device = told(device)
+	case *jobv1.Job_Evaluate:
+		job.Evaluate.Device = told(device)
+	}
+}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dflash_runner.corpus import Corpus, Document
 from dflash_runner.data_writer import write_prompts
-from dflash_runner.job.models import load_target, set_up_torch
+from dflash_runner.job.models import load_target, set_up_device, set_up_torch
 from dflash_runner.job.reporter import Reporter
 from dflash_runner.job.v1 import job_pb2
 from dflash_runner.tensorfile import FileError
@@ -41,11 +41,12 @@ def write_answers(
     Source: paper arXiv 2602.06036 section 5: responses are the target's own.
     """
     set_up_torch(threads)
-    tokenizer, model = (
-        load_tokenizer(job.target_directory),
-        load_target(job.target_directory, dtype=job.dtype),
-    )
+    device = set_up_device(job.device)
+    tokenizer = load_tokenizer(job.target_directory)
+    model = load_target(job.target_directory, dtype=job.dtype, device=device)
     draws = torch.Generator().manual_seed(job.seed)
+    # windows are drawn on the host, the same for every device; a GPU draws its answers' tokens itself
+    sampled = draws if device.type == "cpu" else torch.Generator(device).manual_seed(job.seed)
     longest = max(job.prompt_tokens, job.eval_prompt_tokens)
     train = draw_windows(
         _encode(tokenizer, corpus.train), count=job.samples, tokens=job.prompt_tokens, apart=1, draws=draws
@@ -63,7 +64,7 @@ def write_answers(
     for name, windows in (("train", train), ("heldout", heldout)):
         with (directory / f"{name}.jsonl").open("w") as file:
             for part in windows.split(job.batch) if len(windows) else ():
-                made += _write_batch(job, model, part, tokenizer.eos_token_id, draws, file)
+                made += _write_batch(job, model, part.to(device), tokenizer.eos_token_id, sampled, file)
                 done += len(part)
                 reporter.progress("regenerate", done, total, tokens_per_s=made / (time.monotonic() - began))
     _write_eval(directory, held[: job.eval_prompts, longest - job.eval_prompt_tokens :], tokenizer)

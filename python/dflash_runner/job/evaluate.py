@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dflash_runner import head
+from dflash_runner import devices, head
 from dflash_runner.corpus import read_text, split_lines
 from dflash_runner.data import read_prompts
-from dflash_runner.decode import Decoded, looping, plain, speculative
+from dflash_runner.decode import Decoded, Parting, looping, parting, plain, speculative
 from dflash_runner.export import load_drafter
-from dflash_runner.job.models import load_target, set_up_torch
+from dflash_runner.job.models import load_target, set_up_device, set_up_torch
 from dflash_runner.job.reporter import Reporter
 from dflash_runner.job.v1 import job_pb2
 from dflash_runner.serving import ServingDrafter
@@ -30,10 +30,22 @@ __all__ = ["evaluate"]
 class Both:
     """One prompt decoded both ways, and the seconds each took."""
 
+    dtype: torch.dtype
     plain: Decoded
     speculative: Decoded
     plain_s: float
     speculative_s: float
+    parting: Parting | None  # None where the texts are equal, or where a CPU made them
+
+    @property
+    def tie(self) -> bool:
+        """Whether the texts part where a GPU's rounding decides: each is a greedy text of the target."""
+        return self.parting is not None and self.parting.is_tie(self.dtype)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the drafter changed nothing."""
+        return self.plain.tokens == self.speculative.tokens or self.tie
 
 
 def evaluate(job: job_pb2.Evaluate, *, threads: int, reporter: Reporter) -> None:
@@ -49,12 +61,13 @@ def evaluate(job: job_pb2.Evaluate, *, threads: int, reporter: Reporter) -> None
         if not getattr(job, name):
             raise FileError(f"evaluate: {name}: missing")
     set_up_torch(threads)
-    prompts = _prompts(job)
-    model = load_target(job.target_directory, dtype=job.dtype)
+    device = set_up_device(job.device)
+    prompts = [prompt_P.to(device) for prompt_P in _prompts(job)]
+    model = load_target(job.target_directory, dtype=job.dtype, device=device)
     drafter = load_drafter(Path(job.drafter_directory))
     _check_fit(job, model, drafter.config)
-    frozen = head.load(Path(job.target_directory), dtype=model.dtype)
-    serving = ServingDrafter(drafter.drafter(dtype=model.dtype).eval(), head=frozen)
+    frozen = head.load(Path(job.target_directory), dtype=model.dtype, device=device)
+    serving = ServingDrafter(drafter.drafter(dtype=model.dtype).to(device).eval(), head=frozen)
     results = []
     for done, prompt in enumerate(prompts, 1):
         results.append(_both(model, serving, prompt, job.new_tokens))
@@ -82,12 +95,24 @@ def _both(model: Any, serving: ServingDrafter, prompt_P: Tensor, new_tokens: int
     """One prompt, first plainly, then with the drafter."""
     ends = model.generation_config.eos_token_id
     stop_ids = frozenset([ends] if isinstance(ends, int) else ends or [])
+    devices.settle(prompt_P.device)
     began = time.perf_counter()
     one = plain(model, prompt_P=prompt_P, new_tokens=new_tokens, stop_ids=stop_ids)
+    devices.settle(prompt_P.device)
     middle = time.perf_counter()
     other = speculative(model, drafter=serving, prompt_P=prompt_P, new_tokens=new_tokens, stop_ids=stop_ids)
+    devices.settle(prompt_P.device)
+    ended = time.perf_counter()
+    apart = None
+    if prompt_P.device.type != "cpu":
+        apart = parting(model, prompt_P=prompt_P, one=one.tokens, other=other.tokens)
     return Both(
-        plain=one, speculative=other, plain_s=middle - began, speculative_s=time.perf_counter() - middle
+        dtype=model.dtype,
+        plain=one,
+        speculative=other,
+        plain_s=middle - began,
+        speculative_s=ended - middle,
+        parting=apart,
     )
 
 
@@ -109,7 +134,8 @@ def _figures(results: list[Both]) -> dict[str, float]:
         "acceptance_nonlooping": _acceptance(straight),
         "nonlooping_prompts": len(straight),
         "looping_share": 1 - len(straight) / len(results),
-        "lossless": sum(r.plain.tokens == r.speculative.tokens for r in results),
+        "lossless": sum(r.lossless for r in results),
+        "near_ties": sum(r.tie for r in results),
         "plain_tokens_per_s": tokens / plain_s,
         "tokens_per_s": tokens / speculative_s,
         "speedup": plain_s / speculative_s,

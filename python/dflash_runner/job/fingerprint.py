@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from dflash_runner import host
 from dflash_runner.tensorfile import FileError
 
 __all__ = ["fingerprint", "read_facts", "write_facts"]
@@ -22,8 +23,10 @@ _PACKAGES = ("torch", "transformers", "tokenizers")
 def fingerprint(job: Message, *, leave_out: Sequence[str], **inputs: str | int) -> str:
     """SHA-256, in hex, over a job's settings, its other inputs and the packages that shape the result.
 
+    A GPU's results are its own, so the device counts where it is not the CPU, with its kind.
+
     Args:
-        job: the settings; every field counts, also those that are 0.
+        job: the settings; every field counts, also those that are 0, but for an empty device.
         leave_out: fields that do not shape the result, or that `inputs` stands for.
         inputs: digests, versions, threads.
 
@@ -32,6 +35,10 @@ def fingerprint(job: Message, *, leave_out: Sequence[str], **inputs: str | int) 
     settings = json_format.MessageToDict(
         job, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
+    if settings.get("device") in ("", "cpu"):
+        del settings["device"]
+    elif "device" in settings:
+        inputs |= {"gpu": next((gpu.name for gpu in host.gpus()), "")}
     facts = {
         "job": job.DESCRIPTOR.full_name,
         "settings": {k: v for k, v in settings.items() if k not in leave_out},

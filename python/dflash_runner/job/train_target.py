@@ -1,7 +1,8 @@
 """Training the embedded target: a small real Qwen3ForCausalLM, from scratch.
 
 Work is budgeted in steps, so a loaded machine takes longer and gets the same
-weights. Shapes: B windows, S tokens of a window.
+weights. In float32 on every device: a model of this size spends a GPU's time in
+launches, not in products. Shapes: B windows, S tokens of a window.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dflash_runner.corpus import Corpus, Document
-from dflash_runner.job.models import set_up_torch
+from dflash_runner.job.models import set_up_device, set_up_torch
 from dflash_runner.job.reporter import Reporter
 from dflash_runner.job.v1 import job_pb2
 from dflash_runner.tensorfile import FileError
@@ -59,6 +60,7 @@ def train_target(
     Source: python/bench/LOG.md for the recipe.
     """
     set_up_torch(threads)
+    device = set_up_device(job.device)
     tokenizer = write_byte_tokenizer(directory)
     train, heldout = (_stream(tokenizer, part) for part in (corpus.train, corpus.heldout))
     for name, stream in (("training", train), ("held-out", heldout)):
@@ -68,10 +70,10 @@ def train_target(
                 hint="give more text, or a shorter sequence",
             )
     torch.manual_seed(job.seed)
-    model = _model(job)
-    _train(job, model, train, reporter)
+    model = _model(job).to(device)  # drawn on the host: the same start on every device
+    _train(job, model, train.to(device), reporter)
     model.eval()
-    measured = _measure(model, heldout, sequence=job.sequence)
+    measured = _measure(model, heldout.to(device), sequence=job.sequence)
     model.save_pretrained(directory)
     return {
         "format": "dflash-runner-target/1",
@@ -122,7 +124,7 @@ def _model(job: job_pb2.BuildTarget) -> Any:
 
 def _train(job: job_pb2.BuildTarget, model: Any, stream: Tensor, reporter: Reporter) -> None:
     """The training loop: random windows, AdamW, cosine."""
-    draws = torch.Generator().manual_seed(job.seed)
+    draws, device = torch.Generator().manual_seed(job.seed), stream.device
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     optimiser = torch.optim.AdamW(
@@ -136,7 +138,7 @@ def _train(job: job_pb2.BuildTarget, model: Any, stream: Tensor, reporter: Repor
         for group in optimiser.param_groups:
             group["lr"] = job.learning_rate * _schedule(step, job.steps)
         starts = torch.randint(0, len(stream) - job.sequence, (job.batch,), generator=draws)
-        window_BS = stream[starts[:, None] + torch.arange(job.sequence + 1)]
+        window_BS = stream[(starts[:, None] + torch.arange(job.sequence + 1)).to(device)]
         loss = _loss(model, window_BS)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
@@ -176,7 +178,7 @@ def _measure(model: Any, stream: Tensor, *, sequence: int) -> Heldout:
     starts = torch.linspace(0, len(stream) - 1 - sequence, count).long()
     hits, loss, tokens = 0, 0.0, 0
     for part in starts.split(32):
-        window_BS = stream[part[:, None] + torch.arange(sequence + 1)]
+        window_BS = stream[(part[:, None] + torch.arange(sequence + 1)).to(stream.device)]
         logits = model(window_BS[:, :-1], use_cache=False).logits
         labels = window_BS[:, 1:]
         hits += int((logits.argmax(-1) == labels).sum())

@@ -40,7 +40,6 @@ type Job struct {
 	//	*Job_Export
 	//	*Job_Evaluate
 	Job           isJob_Job `protobuf_oneof:"job"`
-	Device        string    `protobuf:"bytes,7,opt,name=device,proto3" json:"device,omitempty"` // "cpu" (also where empty) or "cuda:0", the only GPU that the job sees
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -134,13 +133,6 @@ func (x *Job) GetEvaluate() *Evaluate {
 	return nil
 }
 
-func (x *Job) GetDevice() string {
-	if x != nil {
-		return x.Device
-	}
-	return ""
-}
-
 type isJob_Job interface {
 	isJob_Job()
 }
@@ -194,6 +186,7 @@ type BuildTarget struct {
 	Sequence         uint32                 `protobuf:"varint,13,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	Seed             uint64                 `protobuf:"varint,14,opt,name=seed,proto3" json:"seed,omitempty"`
 	WeightDecay      float64                `protobuf:"fixed64,15,opt,name=weight_decay,json=weightDecay,proto3" json:"weight_decay,omitempty"`
+	Device           string                 `protobuf:"bytes,16,opt,name=device,proto3" json:"device,omitempty"` // "cpu" (also where empty), or "cuda:0": the one GPU that the job sees
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -333,6 +326,13 @@ func (x *BuildTarget) GetWeightDecay() float64 {
 	return 0
 }
 
+func (x *BuildTarget) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
 // Corpus says which text to read, and how it is split by file.
 type Corpus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -419,6 +419,7 @@ type Regenerate struct {
 	Dtype            string                 `protobuf:"bytes,11,opt,name=dtype,proto3" json:"dtype,omitempty"`
 	EvalPrompts      uint32                 `protobuf:"varint,12,opt,name=eval_prompts,json=evalPrompts,proto3" json:"eval_prompts,omitempty"`
 	EvalPromptTokens uint32                 `protobuf:"varint,13,opt,name=eval_prompt_tokens,json=evalPromptTokens,proto3" json:"eval_prompt_tokens,omitempty"`
+	Device           string                 `protobuf:"bytes,14,opt,name=device,proto3" json:"device,omitempty"` // as in BuildTarget
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -542,6 +543,13 @@ func (x *Regenerate) GetEvalPromptTokens() uint32 {
 		return x.EvalPromptTokens
 	}
 	return 0
+}
+
+func (x *Regenerate) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
 }
 
 // Prepare tokenises samples and writes what workers and the supervisor read:
@@ -749,6 +757,7 @@ type Evaluate struct {
 	PromptCount      uint32                 `protobuf:"varint,4,opt,name=prompt_count,json=promptCount,proto3" json:"prompt_count,omitempty"`
 	NewTokens        uint32                 `protobuf:"varint,5,opt,name=new_tokens,json=newTokens,proto3" json:"new_tokens,omitempty"`
 	Dtype            string                 `protobuf:"bytes,6,opt,name=dtype,proto3" json:"dtype,omitempty"`
+	Device           string                 `protobuf:"bytes,7,opt,name=device,proto3" json:"device,omitempty"` // as in BuildTarget
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -821,6 +830,13 @@ func (x *Evaluate) GetNewTokens() uint32 {
 func (x *Evaluate) GetDtype() string {
 	if x != nil {
 		return x.Dtype
+	}
+	return ""
+}
+
+func (x *Evaluate) GetDevice() string {
+	if x != nil {
+		return x.Device
 	}
 	return ""
 }
@@ -1115,7 +1131,7 @@ var File_dflash_runner_job_v1_job_proto protoreflect.FileDescriptor
 
 const file_dflash_runner_job_v1_job_proto_rawDesc = "" +
 	"\n" +
-	"\x1edflash_runner/job/v1/job.proto\x12\x14dflash_runner.job.v1\x1a$dflash_runner/worker/v1/worker.proto\"\xfb\x02\n" +
+	"\x1edflash_runner/job/v1/job.proto\x12\x14dflash_runner.job.v1\x1a$dflash_runner/worker/v1/worker.proto\"\xe3\x02\n" +
 	"\x03Job\x12\x18\n" +
 	"\athreads\x18\x01 \x01(\rR\athreads\x12F\n" +
 	"\fbuild_target\x18\x02 \x01(\v2!.dflash_runner.job.v1.BuildTargetH\x00R\vbuildTarget\x12B\n" +
@@ -1124,9 +1140,8 @@ const file_dflash_runner_job_v1_job_proto_rawDesc = "" +
 	"regenerate\x129\n" +
 	"\aprepare\x18\x04 \x01(\v2\x1d.dflash_runner.job.v1.PrepareH\x00R\aprepare\x126\n" +
 	"\x06export\x18\x05 \x01(\v2\x1c.dflash_runner.job.v1.ExportH\x00R\x06export\x12<\n" +
-	"\bevaluate\x18\x06 \x01(\v2\x1e.dflash_runner.job.v1.EvaluateH\x00R\bevaluate\x12\x16\n" +
-	"\x06device\x18\a \x01(\tR\x06deviceB\x05\n" +
-	"\x03job\"\xe4\x03\n" +
+	"\bevaluate\x18\x06 \x01(\v2\x1e.dflash_runner.job.v1.EvaluateH\x00R\bevaluateB\x05\n" +
+	"\x03job\"\xfc\x03\n" +
 	"\vBuildTarget\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x124\n" +
 	"\x06corpus\x18\x02 \x01(\v2\x1c.dflash_runner.job.v1.CorpusR\x06corpus\x12\x1f\n" +
@@ -1144,12 +1159,13 @@ const file_dflash_runner_job_v1_job_proto_rawDesc = "" +
 	"\x05batch\x18\f \x01(\rR\x05batch\x12\x1a\n" +
 	"\bsequence\x18\r \x01(\rR\bsequence\x12\x12\n" +
 	"\x04seed\x18\x0e \x01(\x04R\x04seed\x12!\n" +
-	"\fweight_decay\x18\x0f \x01(\x01R\vweightDecay\"x\n" +
+	"\fweight_decay\x18\x0f \x01(\x01R\vweightDecay\x12\x16\n" +
+	"\x06device\x18\x10 \x01(\tR\x06device\"x\n" +
 	"\x06Corpus\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x14\n" +
 	"\x05files\x18\x02 \x03(\tR\x05files\x12\x1b\n" +
 	"\tmax_bytes\x18\x03 \x01(\x04R\bmaxBytes\x12#\n" +
-	"\rheldout_every\x18\x04 \x01(\rR\fheldoutEvery\"\xc5\x03\n" +
+	"\rheldout_every\x18\x04 \x01(\rR\fheldoutEvery\"\xdd\x03\n" +
 	"\n" +
 	"Regenerate\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12)\n" +
@@ -1166,7 +1182,8 @@ const file_dflash_runner_job_v1_job_proto_rawDesc = "" +
 	" \x01(\x04R\x04seed\x12\x14\n" +
 	"\x05dtype\x18\v \x01(\tR\x05dtype\x12!\n" +
 	"\feval_prompts\x18\f \x01(\rR\vevalPrompts\x12,\n" +
-	"\x12eval_prompt_tokens\x18\r \x01(\rR\x10evalPromptTokens\"\xd0\x02\n" +
+	"\x12eval_prompt_tokens\x18\r \x01(\rR\x10evalPromptTokens\x12\x16\n" +
+	"\x06device\x18\x0e \x01(\tR\x06device\"\xd0\x02\n" +
 	"\aPrepare\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12)\n" +
 	"\x10target_directory\x18\x02 \x01(\tR\x0ftargetDirectory\x12\x14\n" +
@@ -1186,7 +1203,7 @@ const file_dflash_runner_job_v1_job_proto_rawDesc = "" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12:\n" +
 	"\adrafter\x18\x03 \x01(\v2 .dflash_runner.worker.v1.DrafterR\adrafter\x127\n" +
 	"\x06target\x18\x04 \x01(\v2\x1f.dflash_runner.worker.v1.TargetR\x06target\x12\x14\n" +
-	"\x05dtype\x18\x05 \x01(\tR\x05dtype\"\xd4\x01\n" +
+	"\x05dtype\x18\x05 \x01(\tR\x05dtype\"\xec\x01\n" +
 	"\bEvaluate\x12+\n" +
 	"\x11drafter_directory\x18\x01 \x01(\tR\x10drafterDirectory\x12)\n" +
 	"\x10target_directory\x18\x02 \x01(\tR\x0ftargetDirectory\x12\x18\n" +
@@ -1194,7 +1211,8 @@ const file_dflash_runner_job_v1_job_proto_rawDesc = "" +
 	"\fprompt_count\x18\x04 \x01(\rR\vpromptCount\x12\x1d\n" +
 	"\n" +
 	"new_tokens\x18\x05 \x01(\rR\tnewTokens\x12\x14\n" +
-	"\x05dtype\x18\x06 \x01(\tR\x05dtype\"\xbd\x01\n" +
+	"\x05dtype\x18\x06 \x01(\tR\x05dtype\x12\x16\n" +
+	"\x06device\x18\a \x01(\tR\x06device\"\xbd\x01\n" +
 	"\x06Report\x12<\n" +
 	"\bprogress\x18\x01 \x01(\v2\x1e.dflash_runner.job.v1.ProgressH\x00R\bprogress\x126\n" +
 	"\x06result\x18\x02 \x01(\v2\x1c.dflash_runner.job.v1.ResultH\x00R\x06result\x123\n" +

@@ -241,7 +241,7 @@ type Configuration struct {
 	Rank                  uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
 	WorldSize             uint32                 `protobuf:"varint,3,opt,name=world_size,json=worldSize,proto3" json:"world_size,omitempty"` // how many drafters sum gradients
 	Generation            uint32                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
-	Device                string                 `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"`    // "cpu" or "cuda:0"
+	Device                string                 `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"`    // "cpu", or "cuda:0": the one GPU that the worker sees
 	Threads               uint32                 `protobuf:"varint,6,opt,name=threads,proto3" json:"threads,omitempty"` // torch intra-op threads; never changed afterwards
 	Seed                  uint64                 `protobuf:"varint,7,opt,name=seed,proto3" json:"seed,omitempty"`
 	Attention             string                 `protobuf:"bytes,8,opt,name=attention,proto3" json:"attention,omitempty"` // "sdpa" or "flex"
