@@ -79,6 +79,7 @@ class DrafterRole:
         self._buffers = RowBuffers(bucket=longest, width=width, dtype=dtype, device=device)
         slot_bytes = layout(longest, width, _SLOT_DTYPES[dtype])[1]
         staged = None if device.type == "cpu" else partial(Staging, slot_bytes, device=device)
+        self._mask = None if device.type == "cpu" else Staging(64 * -(-longest // 64), device=device)
         self._watch = Watch()
         self._standing = Standing()
         self._arenas = Arenas(staging=staged)  # written by the lane's thread, read by the copy thread
@@ -134,10 +135,10 @@ class DrafterRole:
 
     def _fetch(self, tensor: Tensor) -> Tensor | None:
         """A small tensor of a complete row on the host; None where it is there; on the copy thread."""
-        if self._staging is None:
+        if self._mask is None:
             return None
-        with self._staging.like([tensor]) as hosts:
-            self._staging.fetch([tensor], into=hosts, after_caller=False)
+        with self._mask.like([tensor]) as hosts:
+            self._mask.fetch([tensor], into=hosts, after_caller=False)
             return hosts[0].clone()
 
     def interrupt(self, order: Abort) -> None:

@@ -100,6 +100,9 @@ func (k *checker) target() {
 		k.layers(e.Layers)
 	}
 	k.maskNamed(k.EmbeddedModel())
+	if k.ok("training.buckets") {
+		k.sizes(k.EmbeddedModel())
+	}
 }
 
 // layers checks the captured layers against a target of that many.

@@ -132,6 +132,7 @@ func TestProblems(t *testing.T) {
 		{"size overflow", valid + "target: {embedded: {corpus: {max_bytes: 99999999999999TiB}}}\n", nil, []string{"want a size below"}},
 		{"block size 1", valid, []string{"drafter.block_size=1"}, []string{"--set drafter.block_size=1: drafter.block_size: want at least 2, got 1 (BlockSize is the anchor and the mask tokens predicted at once, in tokens. Default 16.)"}},
 		{"more anchors than the row holds", valid, []string{"training.anchors=160"}, []string{"training.anchors: want at most 159, what a row of the smallest bucket 160 holds, got 160"}},
+		{"row longer than the embedded target's positions", valid, []string{"training.buckets=[1025]"}, []string{"training.buckets: want at most the target's 1024 positions, got 1025"}},
 		{"zero steps", valid, []string{"training.steps=0"}, []string{"training.steps: want at least 1 step, got 0 (or set training.epochs)"}},
 		{"steps and epochs", valid, []string{"training.epochs=2"}, []string{"want steps or epochs, got both"}},
 		{"no drafter", valid, []string{"workers.drafters=0"}, []string{"workers.drafters: want at least 1, got 0 (Drafters is the number of drafter workers. Default 1.)"}},

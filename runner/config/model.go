@@ -173,7 +173,7 @@ func (c *Config) EmbeddedModel() Model {
 	return Model{
 		HiddenSize: e.HiddenSize, IntermediateSize: e.IntermediateSize, Layers: e.Layers, Heads: e.Heads,
 		KVHeads: e.KVHeads, HeadDim: e.HeadDim, RMSNormEps: 1e-6, RopeTheta: 10000, Type: "qwen3",
-		VocabSize: embeddedVocabulary,
+		VocabSize: embeddedVocabulary, MaxPositions: max(1024, 4*e.SequenceTokens), // as the job that trains it says
 	}
 }
 
