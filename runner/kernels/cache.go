@@ -8,12 +8,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/seal"
 )
 
 // Kind is the folder below the user's cache.
@@ -60,8 +62,12 @@ func (f Facts) text() ([]byte, error) {
 
 // Cache is one entry, held against removal until Close or this process's end.
 type Cache struct {
-	Dir  string
-	lock *os.File
+	Dir   string
+	facts Facts
+	lock  *os.File
+
+	mu     sync.Mutex // guards below
+	inside int        // warm-ups that are running
 }
 
 // Open gives the entry for facts below root, which is the user's cache or the
@@ -79,7 +85,7 @@ func open(root string, f Facts, stat statfs) (*Cache, error) {
 	if err := stat.local(dir); err != nil {
 		return nil, err
 	}
-	c := &Cache{Dir: dir}
+	c := &Cache{Dir: dir, facts: f}
 	if err := c.hold(f); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -99,13 +105,23 @@ func (c *Cache) hold(f Facts) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
 		return runner.Errorf(runner.Unavailable, "open kernel cache %s: it is being removed", c.Dir).WithHint("try again")
 	}
-	if err := os.Mkdir(c.Dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return unusable(c.Dir, err)
+	made := os.Mkdir(c.Dir, 0o700)
+	if made != nil && !errors.Is(made, fs.ErrExist) {
+		return unusable(c.Dir, made)
 	}
 	if err := owned(c.Dir); err != nil {
 		return err
 	}
-	text, err := f.text()
+	if made != nil {
+		return nil // somebody filled it, and maybe seals it now
+	}
+	return c.fill()
+}
+
+// fill makes the own files of an entry that is new, and seals it: what comes
+// before a certificate comes after that.
+func (c *Cache) fill() error {
+	text, err := c.facts.text()
 	if err != nil {
 		return err
 	}
@@ -117,7 +133,7 @@ func (c *Cache) hold(f Facts) error {
 	if err := renameio.WriteFile(filepath.Join(c.Dir, factsFile), text, 0o600); err != nil {
 		return unusable(c.Dir, err)
 	}
-	return nil
+	return seal.Write(c.Dir)
 }
 
 // owned refuses an entry that somebody else can write to.
@@ -137,6 +153,38 @@ func owned(dir string) error {
 func unusable(dir string, err error) error {
 	return runner.Errorf(runner.Unavailable, "open kernel cache %s: %w", dir, err).
 		WithHint("set warmup.cache_directory to a local directory that can be written to")
+}
+
+// Enter is called before a worker warms up, and Leave after it. The first of
+// those that are inside compares the entry with what it was at the last
+// certificate: a compiler trusts what it finds, and one file that was cut short
+// would fail every warm-up. did says what was put away, and is empty where the
+// entry is whole; the warm-up is then cold where it would have been warm.
+// Callable from any goroutine.
+func (c *Cache) Enter() (did string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inside++
+	if c.inside > 1 {
+		return "", nil
+	}
+	did, err = seal.Restore(c.Dir)
+	if _, gone := os.Stat(filepath.Join(c.Dir, factsFile)); err == nil && errors.Is(gone, fs.ErrNotExist) {
+		err = c.fill() // the entry was set aside, or removed
+	}
+	return did, err
+}
+
+// Leave says whether the warm-up came to its certificate. The last of those
+// that are inside seals the entry then.
+func (c *Cache) Leave(certified bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inside--
+	if c.inside > 0 || !certified {
+		return nil
+	}
+	return seal.Write(c.Dir)
 }
 
 // Environment is what a process is told of the entry: where the compiler and

@@ -187,3 +187,57 @@ func TestCompileThreads(t *testing.T) {
 		}
 	}
 }
+
+// TestBrokenEntry: kernels that a certificate sealed are kept while they are
+// whole, and put away once they are not; warm-ups side by side are left alone.
+func TestBrokenEntry(t *testing.T) {
+	c, err := open(t.TempDir(), facts(), on("/", 0xEF53))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	code := filepath.Join(c.Dir, "inductor", "k.py")
+	enter := func(want string) {
+		t.Helper()
+		did, err := c.Enter()
+		if err != nil || (did == "") != (want == "") || !strings.Contains(did, want) {
+			t.Fatalf("did %q, %v, want %q", did, err, want)
+		}
+	}
+	put := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(code, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave := func(certified bool) {
+		t.Helper()
+		if err := c.Leave(certified); err != nil {
+			t.Fatal(err)
+		}
+	}
+	enter("") // a new entry is whole
+	put("whole")
+	leave(true)
+	enter("")
+	leave(true)
+	put("wh")
+	enter("inductor/k.py has 2 bytes, had 5: set aside")
+	if _, err := os.Stat(code); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the broken kernel is still there: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(c.Dir, factsFile)); err != nil {
+		t.Error(err)
+	}
+	put("half") // of a warm-up that fails
+	leave(false)
+	enter("removed 1 files that came after")
+	put("whole again")
+	enter("") // a second one beside it: nothing is looked at
+	put("whole aga")
+	leave(true)
+	put("whole again")
+	leave(true) // the last one seals
+	enter("")
+	leave(false)
+}

@@ -130,3 +130,27 @@ func (u *up) machine() string {
 	}
 	return fmt.Sprintf("%s; %s, driver %s", processor(), strings.Join(names, " and "), driver)
 }
+
+// enterKernels looks after the compiled kernels before a worker warms up.
+func (u *up) enterKernels() {
+	if u.kernels == nil {
+		return
+	}
+	did, err := u.kernels.Enter()
+	if err != nil {
+		u.warn("kernels", err.Error())
+	}
+	if did != "" {
+		u.warn("kernels", "compiled kernels are made again: "+did)
+	}
+}
+
+// leaveKernels seals them once a certificate holds.
+func (u *up) leaveKernels(certified bool) {
+	if u.kernels == nil {
+		return
+	}
+	if err := u.kernels.Leave(certified); err != nil {
+		u.warn("kernels", err.Error())
+	}
+}

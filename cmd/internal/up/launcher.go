@@ -93,6 +93,9 @@ func (p *process) Facts() drive.Facts {
 func (p *process) WarmUp(ctx context.Context, progress func(string, uint32, uint32)) (runner.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.u.config.WarmUp.Deadline.D())
 	defer cancel()
+	certified := false
+	p.u.enterKernels()
+	defer func() { p.u.leaveKernels(certified) }()
 	full, err := p.p.WarmUp(ctx, func(w *workerv1.WarmUpProgress) { progress(w.Phase, w.Done, w.Total) })
 	if err != nil {
 		return runner.Certificate{}, err
@@ -105,7 +108,9 @@ func (p *process) WarmUp(ctx context.Context, progress func(string, uint32, uint
 	if err != nil { // the certificate holds all the same; its file is for people
 		p.u.warn("certificates", err.Error())
 	}
-	return worker.Check(full, p.configuration, p.configuration.Device)
+	c, err := worker.Check(full, p.configuration, p.configuration.Device)
+	certified = err == nil
+	return c, err
 }
 
 func (p *process) Send(seq uint64, o runner.Order, f *os.File) error {
