@@ -149,7 +149,7 @@ func (u *up) fill(s *admin.Status, v drive.View) {
 	now := time.Now()
 	s.Step, s.StepsTotal, s.Epoch, s.Lineage = v.Step, v.Steps, v.Epoch, v.Lineage
 	s.RowsCommitted, s.Skipped, s.Scheduler = v.Rows, v.Skipped, v.Scheduler
-	s.Failures = v.Failures
+	s.Failures = u.deaths.with(v.Failures)
 	if v.Trained {
 		s.Loss = &v.LossLast
 	}

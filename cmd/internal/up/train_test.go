@@ -258,18 +258,26 @@ func TestI7_StoppedAndResumed(t *testing.T) {
 	b := newBench(t)
 	f, u := b.run("run", false, func(u *up) {
 		if _, ok := atStep(u, 5); ok {
+			strike(u, 5, "target/0", rand.New(rand.NewPCG(1, 1)))
+			for len(u.Status().Failures) == 0 && !u.isOver() {
+				time.Sleep(5 * time.Millisecond) // between looks
+			}
 			u.stop(false, "signal terminated")
 		}
 	})
-	if f.Code != runner.ExitStopped {
+	if f.Code != runner.ExitStopped || len(u.last.Failures) != 1 {
 		t.Fatalf("finish %+v, failures %+v", f, u.last.Failures)
 	}
+	died := u.last.Failures[0]
 	at := u.final.Step
 	if _, err := image.Verify(u.dir.join("checkpoints", image.Name(at))); err != nil {
 		t.Errorf("stopped at step %d: %v", at, err)
 	}
 	f, u = b.run("run", true, nil)
 	resumed := b.check(f, u)
+	if got := u.last.Failures; len(got) != 1 || got[0].Worker != died.Worker || !got[0].At.Equal(died.At) {
+		t.Errorf("the resumed run tells of the deaths %+v, want the one before", got)
+	}
 	if u.final.Lineage != 2 || u.final.Rows != 72 || u.final.Tokens != 3*95*16 {
 		t.Errorf("lineage %d, %d rows, %d tokens", u.final.Lineage, u.final.Rows, u.final.Tokens)
 	}

@@ -73,6 +73,7 @@ type up struct {
 	log         hclog.Logger
 	board       *board
 	events      *telemetry.Recorder
+	deaths      *deaths // nil until it is open
 	metrics     http.Handler
 	started     time.Time
 	environment *pyenv.Env     // nil until it was made or found

@@ -43,7 +43,7 @@ func TestView(t *testing.T) {
 		"troubled": {100, func(s *admin.Status) {
 			s.Lineage = 2
 			s.Workers[2].State = "backoff"
-			s.Failures = []runner.Failure{{Worker: drafter1, Generation: 1, Cause: runner.CauseOOM, Message: "killed for memory " + strings.Repeat("x", 200), Hint: "use fewer slots"}}
+			s.Failures = []runner.Failure{{Worker: drafter1, Generation: 1, Cause: runner.CauseOOM, Message: "killed for memory " + strings.Repeat("x", 200), Hint: "use fewer slots", At: time.Unix(1005, 0)}}
 			s.Degraded = []admin.Reason{{Name: "checkpoint", Detail: "disk full\u001b[31m"}}
 		}, 0},
 		"phases": {100, func(s *admin.Status) { // what has no count or no pace shows the time it took so far, never an end

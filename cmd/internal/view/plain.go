@@ -180,6 +180,9 @@ func deviceLines(last, next admin.Status) (lines []string) {
 
 func failureLines(last, next admin.Status) (lines []string) {
 	for _, f := range next.Failures {
+		if f.At.Before(next.StartedAt) {
+			continue // of an earlier life: nothing that happens now
+		}
 		if slices.ContainsFunc(last.Failures, func(o runner.Failure) bool {
 			return o.Worker == f.Worker && o.Generation == f.Generation && o.At.Equal(f.At)
 		}) {

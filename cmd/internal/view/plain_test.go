@@ -44,7 +44,7 @@ func midway() admin.Status {
 }
 
 func TestLines(t *testing.T) {
-	zero, fail := 0, runner.Failure{Worker: drafter1, Generation: 1, Cause: runner.CauseSignal, Message: "killed by\nSIGKILL\u001b[2J", Hint: "see the log", At: time.Unix(5, 0)}
+	zero, fail := 0, runner.Failure{Worker: drafter1, Generation: 1, Cause: runner.CauseSignal, Message: "killed by\nSIGKILL\u001b[2J", Hint: "see the log", At: time.Unix(1005, 0)}
 	cert := &runner.Certificate{Attention: "sdpa"}
 	same := func(*admin.Status) {}
 	cases := []struct {
@@ -79,6 +79,11 @@ func TestLines(t *testing.T) {
 		{"a death", same, func(s *admin.Status) {
 			s.Workers[2].State, s.Failures = "backoff", []runner.Failure{fail}
 		}, []string{"drafter/1: backoff (generation 2)", "failure: drafter/1.1: signal: killed by SIGKILL[2J", "hint: see the log"}},
+		{"a death of an earlier life", same, func(s *admin.Status) {
+			old := fail
+			old.At = time.Unix(900, 0)
+			s.Failures = []runner.Failure{old}
+		}, nil},
 		{"the same failure is told once", func(s *admin.Status) { s.Failures = []runner.Failure{fail} }, func(s *admin.Status) { s.Failures = []runner.Failure{fail} }, nil},
 		{"a worker ends as told", same, func(s *admin.Status) { s.Workers[0].State = "gone" }, []string{"target/0: ended"}},
 		{"one piece is no progress", func(s *admin.Status) { s.Stages[2] = admin.Stage{Name: "export", State: admin.StageRunning, Total: 1} },

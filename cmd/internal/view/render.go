@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/charmbracelet/lipgloss"
@@ -237,7 +238,10 @@ func (m model) gate() string {
 
 // troubles draws the newest failures and what is degraded.
 func (m model) troubles() (lines []string) {
-	failures := m.status.Failures
+	failures := slices.Clone(m.status.Failures)
+	if !m.status.State.Over() { // those of earlier lives are nothing that happens now
+		failures = slices.DeleteFunc(failures, func(f runner.Failure) bool { return f.At.Before(m.status.StartedAt) })
+	}
 	for _, f := range failures[max(0, len(failures)-shownFailures):] {
 		lines = append(lines, m.style.bad.Render(oneLine(fmt.Sprintf("  ! %s.%d %s: %s", f.Worker, f.Generation, f.Cause, f.Message), m.width)))
 		if f.Hint != "" {
