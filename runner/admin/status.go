@@ -35,6 +35,7 @@ type Status struct {
 	Loss          *float64          `json:"loss"`
 	TokensPerS    *float64          `json:"tokens_per_s"`
 	Acceptance    *float64          `json:"acceptance"`
+	AcceptanceAt  *runner.Step      `json:"acceptance_step"` // that was evaluated
 	Workers       []WorkerStatus    `json:"workers"`
 	Devices       []DeviceStatus    `json:"devices"` // GPUs of the run; empty on a CPU
 	Gate          GateStatus        `json:"gate"`

@@ -242,6 +242,17 @@ func TestEvaluations(t *testing.T) {
 	}
 }
 
+// TestAcceptanceNamesItsStep: the newest is of the step that it was measured at.
+func TestAcceptanceNamesItsStep(t *testing.T) {
+	all := []runner.EvaluationRecord{{Step: 0, What: "decode", Tokens: 8, Forwards: 8}, {Step: 4, What: "decode", Tokens: 9, Forwards: 3}, {Step: 5, What: "loss", Denominator: 1}}
+	if a, at := acceptanceOf(all); a == nil || at == nil || *a != 3 || *at != 4 {
+		t.Errorf("got %v at %v, want 3 at step 4", a, at)
+	}
+	if a, at := acceptanceOf(all[2:]); a != nil || at != nil {
+		t.Errorf("got %v at %v, want none", *a, *at)
+	}
+}
+
 func TestRate(t *testing.T) {
 	var r rate
 	at := time.Unix(1000, 0)

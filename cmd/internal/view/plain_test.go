@@ -44,6 +44,7 @@ func midway() admin.Status {
 }
 
 func TestLines(t *testing.T) {
+	at := func(n runner.Step) *runner.Step { return &n }
 	zero, fail := 0, runner.Failure{Worker: drafter1, Generation: 1, Cause: runner.CauseSignal, Message: "killed by\nSIGKILL\u001b[2J", Hint: "see the log", At: time.Unix(1005, 0)}
 	cert := &runner.Certificate{Attention: "sdpa"}
 	same := func(*admin.Status) {}
@@ -96,7 +97,12 @@ func TestLines(t *testing.T) {
 			}, []string{"environment: 300 MiB of 900 MiB"}},
 		{"a restore", same, func(s *admin.Status) { s.Lineage, s.Step = 2, 175 }, []string{"restored: lineage 2 goes on from step 175"}},
 		{"a checkpoint", same, func(s *admin.Status) { s.Checkpoint = &admin.CheckpointStatus{Name: "step-180", Step: 180} }, []string{"checkpoint step-180 at step 180"}},
-		{"acceptance", func(s *admin.Status) { s.Acceptance = f(1) }, func(s *admin.Status) { s.Acceptance = f(5.498) }, []string{"acceptance 5.50 at step 180"}},
+		{"acceptance is of the step that was evaluated", func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(1), at(0) },
+			func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(5.498), at(160) }, []string{"acceptance 5.50 at step 160"}},
+		{"the same acceptance of another step", func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(1), at(0) },
+			func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(1), at(160) }, []string{"acceptance 1.00 at step 160"}},
+		{"the same acceptance is told once", func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(1), at(0) },
+			func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(1), at(0) }, nil},
 		{"degraded", same, func(s *admin.Status) { s.Degraded = []admin.Reason{{Name: "checkpoint", Detail: "disk full"}} }, []string{"degraded: checkpoint: disk full"}},
 		{"stopping", same, func(s *admin.Status) { s.State = admin.Stopping }, []string{"run cpu-tiny: stopping"}},
 		{"the end", same, func(s *admin.Status) { s.State, s.Exit, s.ExitReason = admin.Ended, &zero, "done" }, []string{"run cpu-tiny: ended with exit 0: done"}},
