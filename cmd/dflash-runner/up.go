@@ -32,7 +32,8 @@ func (c *cli) upCommand() *cobra.Command {
 		Long: "Trains a drafter, from a configuration to an exported directory. Without -f it runs the embedded\n" +
 			"default: a real run on two CPU cores. With --resume and without -f it goes on with the run's own\n" +
 			"configuration; without --name with the newest run. Progress goes to stderr, the summary at the end to stdout.\n\n" +
-			"Ctrl-C once: checkpoint, if a step was trained, and a clean end (exit 75). Twice: end at once.",
+			"Ctrl-C once: checkpoint, if a step was trained, and a clean end (exit 75). Twice: end at once (exit 75 where\n" +
+			"there is a checkpoint to go on from, else 1).",
 		Example: "  dflash-runner up\n  dflash-runner up -f my.yaml --name first --detach\n" +
 			"  dflash-runner up --resume --name first\n  dflash-runner up --set training.steps=100 --plain",
 		Args: atMost(0),

@@ -187,10 +187,11 @@ func (a *around) show() error {
 }
 
 // end writes summary and last status. The socket still answers.
-func (u *up) end(f core.Finish, hint string) error {
+func (u *up) end(f core.Finish, hint, next string) error {
 	u.board.end(f.Code == runner.ExitDone)
 	u.refresh(context.Background())
 	s := u.summary(f, hint)
+	s.Next = next
 	u.mu.Lock()
 	u.state = admin.Ended
 	l := &u.last

@@ -1,6 +1,7 @@
 package up
 
 import (
+	"context"
 	"math"
 	"os"
 	"path/filepath"
@@ -505,4 +506,29 @@ func TestStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("interrupted", "go on with `dflash-runner up --resume --name run`")
+	for code, want := range map[int]string{runner.ExitStopped: "go on with `dflash-runner up --resume --name run`", runner.ExitFailed: "go on with `dflash-runner up --resume --name run`",
+		runner.ExitHopeless: "", runner.ExitDone: ""} {
+		if f, next := u.onward(core.Finish{Code: code, Reason: "why"}); f.Reason != "why" || next != want {
+			t.Errorf("exit %d: got %q, %q", code, f.Reason, next)
+		}
+	}
+}
+
+// TestStopAfterTraining: a stop while the loop is over ends the running job, and
+// says where the run stands.
+func TestStopAfterTraining(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	u := &up{cancel: cancel, loop: &drive.Loop{}, ended: &core.Finish{}, state: admin.Finishing}
+	u.stop(false, "signal interrupt")
+	if ctx.Err() == nil {
+		t.Error("the export goes on")
+	}
+	if f := u.stoppedWithout(); f.Code != runner.ExitStopped || f.Reason != "stopped before the export: signal interrupt" {
+		t.Errorf("got %+v", f)
+	}
+	u.ended = nil
+	if f := u.stoppedWithout(); f.Reason != "stopped before training: signal interrupt" {
+		t.Errorf("got %+v", f)
+	}
 }

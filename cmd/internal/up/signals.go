@@ -32,7 +32,7 @@ func (u *up) watchSignals(ctx context.Context) (wait func()) {
 }
 
 // stop asks the run to end, at whatever stage it is. Before training there is
-// nothing to save, so the running job is ended.
+// nothing to save, and after it all is saved, so the running job is ended.
 func (u *up) stop(quick bool, reason string) {
 	u.mu.Lock()
 	if u.stopping == "" {
@@ -43,6 +43,9 @@ func (u *up) stop(quick bool, reason string) {
 		u.state = "stopping"
 	}
 	loop := u.loop
+	if u.ended != nil {
+		loop = nil
+	}
 	u.mu.Unlock()
 	if loop != nil {
 		loop.Stop(quick, reason)

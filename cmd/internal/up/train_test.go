@@ -131,7 +131,7 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 		t.Error(err)
 	}
 	<-beside
-	for _, err := range []error{u.end(f, ""), around.close(), dir.close()} {
+	for _, err := range []error{u.end(f, "", ""), around.close(), dir.close()} {
 		if err != nil {
 			t.Error(err)
 		}
@@ -284,6 +284,46 @@ func TestI7_StoppedAndResumed(t *testing.T) {
 	f, u = b.run("whole", false, nil)
 	if whole := b.check(f, u); whole != resumed {
 		t.Errorf("resumed to image %s, undisturbed %s", resumed, whole)
+	}
+}
+
+// TestStoppedInTheLastEvaluation: a stop gives the evaluation up, the checkpoint
+// of the last step is there, and a resume evaluates it.
+func TestStoppedInTheLastEvaluation(t *testing.T) {
+	b := newBench(t)
+	long := []string{"evaluate.prompts=400", "evaluate.heldout_samples=800", "data.regenerate.heldout_samples=1200"}
+	evaluates := func(u *up) bool {
+		for _, s := range u.Status().Stages {
+			if s.Name == "evaluate_after" && s.State == admin.StageRunning {
+				return true
+			}
+		}
+		return false
+	}
+	f, u := b.run("run", false, func(u *up) {
+		if _, ok := atStep(u, lastStep); !ok {
+			return
+		}
+		for !evaluates(u) && !u.isOver() && u.stoppedBy() == "" {
+			u.mu.Lock()
+			over := u.ended != nil
+			u.mu.Unlock()
+			if over {
+				return
+			}
+		}
+		u.stop(false, "signal interrupt")
+	}, long...)
+	if f.Code != runner.ExitStopped || f.Reason != "signal interrupt" {
+		t.Fatalf("finish %+v", f)
+	}
+	if s, err := admin.ReadSummary(u.dir.path); err != nil || s.AcceptanceAfter != nil || s.Steps != lastStep || s.Checkpoint != image.Name(lastStep) {
+		t.Errorf("summary %+v, %v", s, err)
+	}
+	f, u = b.run("run", true, nil, long...)
+	b.check(f, u)
+	if s, err := admin.ReadSummary(u.dir.path); err != nil || s.AcceptanceAfter == nil || s.Prompts != 400 {
+		t.Errorf("the resumed run has not evaluated: %+v, %v", s, err)
 	}
 }
 
