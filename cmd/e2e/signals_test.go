@@ -64,7 +64,7 @@ func TestStops(t *testing.T) {
 		return r.ended() || ok && (s.State == "stopping" || s.State.Over())
 	})
 	_ = r.cmd.Process.Signal(syscall.SIGINT) // it may be over already
-	if got := r.wait(); got.code != 75 { // there are checkpoints to go on from
+	if got := r.wait(); got.code != 75 {     // there are checkpoints to go on from
 		t.Errorf("interrupted twice: want exit 75, got %d: %s", got.code, got.err)
 	}
 	if took := time.Since(asked); took > 15*time.Second {

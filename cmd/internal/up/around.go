@@ -180,7 +180,9 @@ func (a *around) statusFile() error {
 func (a *around) show() error {
 	if a.u.options.Show != nil {
 		a.background(func(ctx context.Context) {
-			a.u.options.Show(ctx, a.u.Status, func(quick bool) { a.u.stop(quick, "interrupted") })
+			if err := a.u.options.Show(ctx, a.u.Status, func(quick bool) { a.u.stop(quick, "interrupted") }); err != nil {
+				a.u.observe(runner.Event{At: time.Now(), Level: runner.Warn, Name: "output lost", Message: err.Error() + "; the run goes on"})
+			}
 		})
 	}
 	return nil

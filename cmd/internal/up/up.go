@@ -47,8 +47,9 @@ type Options struct {
 	Set        []string // path=value
 	Resume     bool
 	// Show is started once the run has a directory, and ended before Run
-	// returns: the live view or plain lines. It may be nil.
-	Show func(ctx context.Context, status func() admin.Status, stop func(quick bool))
+	// returns: the live view or plain lines. Its error is noted, and the run goes
+	// on without it. It may be nil.
+	Show func(ctx context.Context, status func() admin.Status, stop func(quick bool)) error
 	// Ready is told of the run's directory once its socket answers. May be nil.
 	Ready func(directory string)
 	// Detached: the run has no terminal and does not end with one.
