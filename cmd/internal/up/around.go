@@ -190,7 +190,7 @@ func (a *around) show() error {
 
 // end writes summary and last status. The socket still answers.
 func (u *up) end(f core.Finish, hint, next string) error {
-	u.board.end(f.Code == runner.ExitDone)
+	u.board.end(f.Code)
 	u.refresh(context.Background())
 	s := u.summary(f, hint)
 	s.Next = next

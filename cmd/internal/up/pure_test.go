@@ -134,14 +134,13 @@ func TestBoard(t *testing.T) {
 	if s := stage(t, all, "train"); running != "train" || s.ETAS != nil {
 		t.Errorf("without progress: %+v", s)
 	}
-	for _, well := range []bool{true, false} {
+	for code, want := range map[int]string{runner.ExitDone: admin.StageDone, runner.ExitFailed: admin.StageFailed, runner.ExitStopped: admin.StageStopped} {
 		c := newBoard(func() time.Time { return now })
 		c.begin("train")
-		c.end(well)
+		c.end(code)
 		all, running = c.picture()
-		want := map[bool]string{true: admin.StageDone, false: admin.StageFailed}[well]
 		if got := stage(t, all, "train").State; got != want || running != "" || stage(t, all, "export").State != admin.StageSkipped {
-			t.Errorf("ended well %v: train is %s", well, got)
+			t.Errorf("ended with %d: train is %s", code, got)
 		}
 	}
 }

@@ -80,8 +80,12 @@ func (m model) stage(s admin.Stage) string {
 	switch s.State {
 	case admin.StageRunning:
 		mark, paint = "●", m.style.busy
-	case admin.StageDone, admin.StageReused, admin.StageSkipped:
+	case admin.StageDone, admin.StageReused:
 		mark, paint = "✓", m.style.good
+	case admin.StageSkipped:
+		mark = "–"
+	case admin.StageStopped:
+		mark = "■"
 	case admin.StageFailed:
 		mark, paint = "✗", m.style.bad
 	}
