@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,7 +35,8 @@ func (c *cli) upCommand() *cobra.Command {
 		Long: "Trains a drafter, from a configuration to an exported directory. Without -f it runs the embedded\n" +
 			"default: a real run on two CPU cores. With --resume and without -f it goes on with the run's own\n" +
 			"configuration; without --name with the newest run. Progress goes to stderr, the summary at the end to stdout.\n\n" +
-			"Ctrl-C once: checkpoint, if a step was trained, and a clean end (exit 75). Twice: end at once.",
+			"Ctrl-C once: checkpoint, if a step was trained, and a clean end (exit 75). Twice: end at once (exit 75 where\n" +
+			"there is a checkpoint to go on from, else 1).",
 		Example: "  dflash-runner up\n  dflash-runner up -f my.yaml --name first --detach\n" +
 			"  dflash-runner up --resume --name first\n  dflash-runner up --set training.steps=100 --plain",
 		Args: atMost(0),
@@ -87,6 +91,8 @@ func (c *cli) own(f *upFlags) error {
 
 // up runs in this process and prints the summary.
 func (c *cli) up(ctx context.Context, f upFlags) error {
+	// A reader of our output that goes away must not end the run: writes fail instead.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	directory, began := "", time.Now()
 	o := up.Options{ConfigPath: f.file, Name: f.name, Set: f.set, Resume: f.resume, Detached: f.readyFD > 0, Stderr: c.err,
 		Ready: func(dir string) {
@@ -107,34 +113,40 @@ func (c *cli) up(ctx context.Context, f upFlags) error {
 		return nil // it ended before there was anything to sum up, and said why
 	}
 	if c.json {
-		return c.printJSON(s)
+		err = c.printJSON(s)
+	} else {
+		err = c.print("%s", view.Summary(s))
 	}
-	return c.print("%s", view.Summary(s))
+	if errors.Is(err, syscall.EPIPE) {
+		return nil // nobody reads it; the run's end and its exit code are what they are
+	}
+	return err
 }
 
 // show chooses the live view, or lines where stderr or stdin is no terminal.
-func (c *cli) show(plain bool) func(context.Context, func() admin.Status, func(bool)) {
+func (c *cli) show(plain bool) func(context.Context, func() admin.Status, func(bool)) error {
 	if !plain && os.Getenv("CI") == "" && term.IsTerminal(int(c.err.Fd())) && term.IsTerminal(int(c.in.Fd())) {
-		return func(ctx context.Context, status func() admin.Status, stop func(quick bool)) {
+		return func(ctx context.Context, status func() admin.Status, stop func(quick bool)) error {
 			err := view.Live(ctx, c.in, c.err, status, func(m admin.Mode) { stop(m == admin.Quick) })
 			if err != nil {
 				c.complain(err)
-				c.lines(ctx, status)
+				return c.lines(ctx, status)
 			}
+			return nil
 		}
 	}
-	return func(ctx context.Context, status func() admin.Status, _ func(bool)) { c.lines(ctx, status) }
+	return func(ctx context.Context, status func() admin.Status, _ func(bool)) error { return c.lines(ctx, status) }
 }
 
-// lines prints what changes until ctx is done.
-func (c *cli) lines(ctx context.Context, status func() admin.Status) {
+// lines prints what changes until ctx is done, or until it cannot be printed.
+func (c *cli) lines(ctx context.Context, status func() admin.Status) error {
 	p := view.NewPlain(c.err)
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		done := ctx.Err() != nil
 		if err := p.Print(status()); err != nil || done {
-			return // nobody reads any more, or it is over
+			return err
 		}
 		select {
 		case <-ctx.Done():

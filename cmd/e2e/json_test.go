@@ -9,7 +9,7 @@ import (
 // The names that others build on (issue 3, README "JSON that others build on").
 // Fields may be added; one that goes away breaks somebody.
 const (
-	statusFields = `name state step steps_total epoch rows_committed loss tokens_per_s acceptance
+	statusFields = `name state step steps_total epoch rows_committed loss tokens_per_s acceptance acceptance_step
 		workers[].name workers[].role workers[].pid workers[].generation workers[].state workers[].device workers[].order
 		workers[].since_ms workers[].rss_bytes workers[].certificate
 		workers[].certificate.fingerprint workers[].certificate.attention workers[].certificate.buckets

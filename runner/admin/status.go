@@ -35,6 +35,7 @@ type Status struct {
 	Loss          *float64          `json:"loss"`
 	TokensPerS    *float64          `json:"tokens_per_s"`
 	Acceptance    *float64          `json:"acceptance"`
+	AcceptanceAt  *runner.Step      `json:"acceptance_step"` // that was evaluated
 	Workers       []WorkerStatus    `json:"workers"`
 	Devices       []DeviceStatus    `json:"devices"` // GPUs of the run; empty on a CPU
 	Gate          GateStatus        `json:"gate"`
@@ -139,7 +140,7 @@ type SlotStatus struct {
 // prepare, launch, warm_up, evaluate_before, train, evaluate_after, export.
 type Stage struct {
 	Name    string             `json:"name"`
-	State   string             `json:"state"` // waiting, running, done, reused, skipped or failed
+	State   string             `json:"state"` // waiting, running, done, reused, skipped, failed or stopped
 	Done    uint64             `json:"done"`
 	Total   uint64             `json:"total"` // 0: not known
 	ETAS    *float64           `json:"eta_s"`
@@ -156,6 +157,7 @@ const (
 	StageReused  = "reused" // an earlier run's result was taken
 	StageSkipped = "skipped"
 	StageFailed  = "failed"
+	StageStopped = "stopped" // on request, before it was done
 )
 
 // ImageStatus is one image in memory.

@@ -129,6 +129,10 @@ func TestView(t *testing.T) {
 	if d := x.core.View().Degraded; len(d) != 1 || d[0] != "drafter/1 is being replaced" {
 		t.Errorf("degraded for %q", d)
 	}
+	x.give(StopRequested{Quick: true, Reason: "a signal"})
+	if d := x.core.View().Degraded; len(d) != 0 {
+		t.Errorf("nobody is replaced while the run ends, but it is degraded for %q", d)
+	}
 }
 
 // A clone goes its own way: what the search rests on.

@@ -43,6 +43,7 @@ func (c *Core) killFor(w *worker, k Kill) {
 		return
 	}
 	w.killed = true
+	w.judged = k.Cause != runner.CauseKilled && w.life.State != life.Draining
 	k.Life = w.current()
 	c.do(k)
 	c.lose(w)
@@ -104,13 +105,14 @@ func (c *Core) exited(in Exited) {
 	}
 }
 
-// report tells people of an end, once.
+// report tells people of an end, once. While the run ends, a life that was told
+// to end is none that died; one that a verdict ended did, whatever the run does.
 func (c *Core) report(w *worker, f *runner.Failure) {
 	if f == nil {
 		c.emit(of(w, runner.Info, "worker ended", ""))
 		return
 	}
-	if w.life.State == life.Gone || c.end.on && f.ForcedBySelf {
+	if w.life.State == life.Gone || c.end.on && f.ForcedBySelf && !w.judged {
 		c.emit(of(w, runner.Info, "worker ended", f.Message))
 		return
 	}
@@ -145,7 +147,7 @@ func (c *Core) gaveUp(w *worker) {
 func (c *Core) startLife(w *worker) {
 	if c.move(w, life.Start) {
 		w.seq, w.blame, w.refused, w.orders = 0, 0, 0, nil
-		w.certificate, w.evaluated = runner.Certificate{}, false
+		w.certificate, w.evaluated, w.judged = runner.Certificate{}, false, false
 		c.do(Launch{Life: w.current()})
 	}
 }

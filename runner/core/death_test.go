@@ -292,3 +292,34 @@ func TestJournalThatCannotBeWrittenEndsTheRun(t *testing.T) {
 		t.Error("records were appended after the journal failed")
 	}
 }
+
+// A life that a verdict ended has died, also while the run ends; one that only
+// ended because the run does has not.
+func TestDeathsWhileTheRunEnds(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 1, slots: 2, budget: 9, evaluation: Evaluation{AtEnd: true, Heldout: 2, HeldoutChunk: 1}}
+	for name, c := range map[string]struct {
+		do    func(*scene, runner.Life)
+		cause runner.Cause
+		died  int
+	}{
+		"no sign of life": {func(x *scene, l runner.Life) {
+			x.give(Unfit{Life: l, Cause: runner.CauseDeadline, Message: "no sign of life"})
+		}, runner.CauseDeadline, 1},
+		"its lane closed": {func(x *scene, l runner.Life) { x.give(LaneClosed{Life: l}) }, runner.CauseProtocol, 1},
+		"a second signal": {func(x *scene, l runner.Life) { x.give(StopRequested{Quick: true, Reason: "a second signal"}) }, runner.CauseKilled, 0},
+		"verdict and stop": {func(x *scene, l runner.Life) {
+			x.give(Unfit{Life: l, Cause: runner.CauseDeadline}, StopRequested{Quick: true})
+		}, runner.CauseDeadline, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := stage(t, s, func(w *world) bool { return w.core.decided == 1 && w.core.end.on && holding(0, is[runner.Evaluate])(w) })
+			l := x.procs[0].life
+			c.do(x, l)
+			x.give(Exited{Life: l, Failure: &runner.Failure{Worker: l.Worker, Generation: l.Generation, Cause: c.cause, ForcedBySelf: true}})
+			told := count(x, func(a Emit) bool { return a.Event.Failure != nil && a.Event.Level == runner.Alarm })
+			if got := x.core.figures.failures; len(got) != c.died || told != c.died {
+				t.Errorf("%d failures are kept and %d told of, want %d", len(got), told, c.died)
+			}
+		})
+	}
+}

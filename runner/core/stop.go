@@ -13,6 +13,7 @@ import (
 type ending struct {
 	on       bool
 	quick    bool // nothing more is saved
+	asked    bool // a stop asked for the quick end: its code goes by what is on the disk
 	draining bool // everything is saved
 	code     int
 	reason   string
@@ -77,16 +78,45 @@ func (c *Core) busy() bool {
 	return c.underWay()
 }
 
+// stopRequested ends the run on request. Where it ends already, because all
+// steps are trained, what is left to evaluate is given up; a failure's code and
+// reason stand.
 func (c *Core) stopRequested(in StopRequested) {
-	if !in.Quick {
-		c.finish(runner.ExitStopped, in.Reason, false)
+	if c.end.record != 0 || c.end.quick {
 		return
 	}
-	code := runner.ExitFailed
-	if c.decided > 0 && c.onDisk(c.decided) {
-		code = runner.ExitStopped
+	if c.end.on && c.end.code == runner.ExitDone {
+		c.end.on = false // there is a new reason
 	}
-	c.finish(code, in.Reason, true)
+	switch {
+	case !in.Quick:
+		c.finish(runner.ExitStopped, in.Reason, false)
+	case c.end.on && c.end.code != runner.ExitStopped:
+		c.finish(c.end.code, c.end.reason, true)
+	default:
+		c.finish(runner.ExitStopped, in.Reason, true)
+		c.end.asked = true
+	}
+}
+
+// endedAtOnce says what a quick end on request has cost. Without a checkpoint to
+// go on from, all work is lost, and it is no good stop.
+func (c *Core) endedAtOnce() {
+	if c.decided == 0 || c.onDisk(c.decided) {
+		return
+	}
+	newest := checkpoint{}
+	for _, d := range c.disk {
+		if !d.bad && d.Step > newest.Step {
+			newest = d
+		}
+	}
+	if newest.Step == 0 {
+		c.end.code = runner.ExitFailed
+		c.end.reason += fmt.Sprintf("; ended at once, before there was a checkpoint: the work of %d steps is lost", c.decided)
+		return
+	}
+	c.end.reason += fmt.Sprintf("; ended at once: what was trained after checkpoint %s, to step %d, will be trained again", newest.Name, c.decided)
 }
 
 // closing notices the natural end of a run, and takes an ending one to its
@@ -190,6 +220,10 @@ func (c *Core) retire() (acted bool) {
 
 // last writes the end record, waits until it is durable, and finishes.
 func (c *Core) last() bool {
+	if c.end.asked {
+		c.end.asked = false
+		c.endedAtOnce()
+	}
 	if c.publish.failed == c.decided && c.decided > 0 && !c.onDisk(c.decided) && (c.end.code == runner.ExitStopped || c.end.code == runner.ExitDone) {
 		c.end.code, c.end.reason = runner.ExitFailed, fmt.Sprintf("%s; but the checkpoint of step %d failed", c.end.reason, c.decided)
 	}

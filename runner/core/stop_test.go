@@ -14,27 +14,64 @@ func TestQuickStop(t *testing.T) {
 		name   string
 		moment func(*world) bool
 		code   int
+		lost   string
 	}{
-		{"in warm-up", func(w *world) bool { return w.procs[1].warming }, runner.ExitFailed},
+		{"in warm-up, where nothing is lost", func(w *world) bool { return w.procs[1].warming }, runner.ExitStopped, ""},
 		{"in a step after a checkpoint of the one before", func(w *world) bool {
 			return w.core.decided == 2 && holding(1, lastTrain)(w)
-		}, runner.ExitStopped},
-		{"in a step that no checkpoint comes before", func(w *world) bool { return w.core.decided == 3 && holding(1, is[runner.Commit])(w) }, runner.ExitFailed},
+		}, runner.ExitStopped, ""},
+		{"a step after the checkpoint", func(w *world) bool { return w.core.decided == 2 && holding(1, lastTrain)(w) },
+			runner.ExitStopped, "; ended at once: what was trained after checkpoint " + nameOf(2) + ", to step 3, will be trained again"},
+		{"before there is a checkpoint", func(w *world) bool { return w.core.decided == 1 && holding(1, is[runner.Commit])(w) },
+			runner.ExitFailed, "; ended at once, before there was a checkpoint: the work of 1 steps is lost"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := stage(t, s, c.moment)
-			if c.code == runner.ExitStopped {
+			if x.core.decided == 2 {
 				x.settle(1, lastTrain) // the checkpoint, above all
+			}
+			if c.lost != "" {
+				x.until(func(w *world) bool { return holding(1, is[runner.Commit])(w) })
 			}
 			x.give(StopRequested{Quick: true, Reason: "a second signal"})
 			saved := len(x.disk)
 			if n := len(x.kills()); n != 3 {
 				t.Errorf("%d lives were killed, want all 3", n)
 			}
-			if f := x.over(); f.Code != c.code || f.Reason != "a second signal" || len(x.disk) != saved {
+			if f := x.over(); f.Code != c.code || f.Reason != "a second signal"+c.lost || len(x.disk) != saved {
 				t.Errorf("finished with %+v, %d checkpoints, want code %d and %d", f, len(x.disk), c.code, saved)
 			}
 		})
+	}
+}
+
+// A stop after the last step gives up what is left to evaluate, and a resume
+// makes up for it.
+func TestStopInTheLastEvaluation(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 2, slots: 2, budget: 9, evaluation: Evaluation{AtEnd: true, Heldout: 3, HeldoutChunk: 1}}
+	x := stage(t, s, func(w *world) bool { return w.core.decided == 2 && w.core.end.on && holding(0, is[runner.Evaluate])(w) })
+	x.give(StopRequested{Reason: "a signal"})
+	if f := x.over(); f.Code != runner.ExitStopped || f.Reason != "a signal" || x.bad != "" {
+		t.Errorf("finished with %+v %s\n%s", f, x.bad, x.history())
+	}
+	if got := stepsOf(x.disk); len(got) != 1 || got[0] != 2 {
+		t.Errorf("the disk holds %v, want step 2", got)
+	}
+	for _, r := range x.journal {
+		if e, ok := r.(runner.EvaluationRecord); ok {
+			t.Errorf("the evaluation went on: %+v", e)
+		}
+	}
+}
+
+// A quick end of a run that failed does not make it a good stop.
+func TestQuickStopOfAFailure(t *testing.T) {
+	s := setup{targets: 1, drafters: 2, micros: 1, steps: 4, slots: 2, checkpoint: 1, budget: 9}
+	x := stage(t, s, func(w *world) bool { return w.core.decided == 2 })
+	x.core.finish(runner.ExitFailed, "it failed", false)
+	x.give(StopRequested{Quick: true, Reason: "a second signal"})
+	if f := x.over(); f.Code != runner.ExitFailed || f.Reason != "it failed" {
+		t.Errorf("finished with %+v", f)
 	}
 }
 

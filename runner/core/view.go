@@ -155,7 +155,9 @@ func (c *Core) degraded() []string {
 	for i := range c.workers {
 		switch w := &c.workers[i]; w.life.State {
 		case life.Lost, life.Backoff:
-			why = append(why, w.id.String()+" is being replaced")
+			if c.needed(w) {
+				why = append(why, w.id.String()+" is being replaced")
+			}
 		case life.Failed:
 			why = append(why, w.id.String()+" failed for good")
 		}

@@ -13,6 +13,7 @@ type worker struct {
 	device string
 	life   life.Life
 	killed bool // a Kill of this life is out
+	judged bool // that Kill was for what the life did or failed to do
 	seq    uint64
 	orders []order   // not answered yet, oldest first; a lost life's until it is reaped
 	heard  time.Time // last reply

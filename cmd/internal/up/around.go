@@ -35,7 +35,7 @@ type around struct {
 func (u *up) open(ctx context.Context) (*around, error) {
 	a := &around{u: u}
 	a.ctx, a.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	for _, step := range []func() error{a.log, a.events, a.status, a.socket, a.signals, a.statusFile, a.show} {
+	for _, step := range []func() error{a.log, a.events, a.deaths, a.status, a.socket, a.signals, a.statusFile, a.show} {
 		if err := step(); err != nil {
 			return nil, errors.Join(err, a.close())
 		}
@@ -96,6 +96,20 @@ func (a *around) events() error {
 	return nil
 }
 
+// deaths goes on with the reports of earlier lives.
+func (a *around) deaths() error {
+	d, torn, err := openDeaths(a.u.dir.join(failuresFile), func(err error) { go a.u.warn("failures", err.Error()) })
+	if err != nil {
+		return err
+	}
+	if torn > 0 {
+		a.u.note("failures cut", itoa(torn)+" reports in "+failuresFile+" cannot be read and are left out")
+	}
+	a.u.deaths = d
+	a.atEnd(d.close)
+	return nil
+}
+
 // status fills in what stays the same.
 func (a *around) status() error {
 	self, err := admin.Self()
@@ -109,7 +123,7 @@ func (a *around) status() error {
 	a.u.mu.Lock()
 	defer a.u.mu.Unlock()
 	a.u.last = admin.Status{Name: a.u.dir.name, State: admin.Starting, Directory: a.u.dir.path, Socket: path, Process: self, StartedAt: a.u.started,
-		Gate: admin.GateStatus{Width: a.u.config.WarmUp.Width}}
+		Gate: admin.GateStatus{Width: a.u.config.WarmUp.Width}, Failures: a.u.deaths.with(nil)}
 	return nil
 }
 
@@ -166,17 +180,20 @@ func (a *around) statusFile() error {
 func (a *around) show() error {
 	if a.u.options.Show != nil {
 		a.background(func(ctx context.Context) {
-			a.u.options.Show(ctx, a.u.Status, func(quick bool) { a.u.stop(quick, "interrupted") })
+			if err := a.u.options.Show(ctx, a.u.Status, func(quick bool) { a.u.stop(quick, "interrupted") }); err != nil {
+				a.u.observe(runner.Event{At: time.Now(), Level: runner.Warn, Name: "output lost", Message: err.Error() + "; the run goes on"})
+			}
 		})
 	}
 	return nil
 }
 
 // end writes summary and last status. The socket still answers.
-func (u *up) end(f core.Finish, hint string) error {
-	u.board.end(f.Code == runner.ExitDone)
+func (u *up) end(f core.Finish, hint, next string) error {
+	u.board.end(f.Code)
 	u.refresh(context.Background())
 	s := u.summary(f, hint)
+	s.Next = next
 	u.mu.Lock()
 	u.state = admin.Ended
 	l := &u.last
@@ -194,7 +211,10 @@ func (u *up) end(f core.Finish, hint string) error {
 }
 
 // observe takes an event from any goroutine.
-func (u *up) observe(e runner.Event) { u.events.Observe(e) }
+func (u *up) observe(e runner.Event) {
+	u.events.Observe(e)
+	u.deaths.observe(e)
+}
 
 // note tells of a small thing for people.
 func (u *up) note(name, message string) {

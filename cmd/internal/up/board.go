@@ -6,6 +6,7 @@ import (
 	"time"
 
 	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
+	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 )
@@ -161,14 +162,16 @@ func (b *board) doneAt(name string, at time.Time) {
 // reused says that an earlier run's result is taken.
 func (b *board) reused(name string) { b.finish(name, admin.StageReused) }
 
-// end closes what is open: the running stage as failed or skipped, others as skipped.
-func (b *board) end(well bool) {
+// end closes what is open: the running stages by how the run ended, others as skipped.
+func (b *board) end(code int) {
 	b.mu.Lock()
 	names := map[string]string{}
 	for _, s := range b.stages {
 		switch {
-		case s.State == admin.StageRunning && well:
+		case s.State == admin.StageRunning && code == runner.ExitDone:
 			names[s.Name] = admin.StageDone
+		case s.State == admin.StageRunning && code == runner.ExitStopped:
+			names[s.Name] = admin.StageStopped
 		case s.State == admin.StageRunning:
 			names[s.Name] = admin.StageFailed
 		case s.State == admin.StageWaiting:

@@ -22,6 +22,9 @@ type budget struct {
 
 // observe counts a step. From any goroutine.
 func (b *budget) observe(e runner.Event) {
+	if e.Name == "run ends" {
+		b.close() // what is left is no training
+	}
 	if e.Name != "step decided" {
 		return
 	}

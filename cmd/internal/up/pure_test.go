@@ -1,6 +1,7 @@
 package up
 
 import (
+	"context"
 	"math"
 	"os"
 	"path/filepath"
@@ -133,14 +134,13 @@ func TestBoard(t *testing.T) {
 	if s := stage(t, all, "train"); running != "train" || s.ETAS != nil {
 		t.Errorf("without progress: %+v", s)
 	}
-	for _, well := range []bool{true, false} {
+	for code, want := range map[int]string{runner.ExitDone: admin.StageDone, runner.ExitFailed: admin.StageFailed, runner.ExitStopped: admin.StageStopped} {
 		c := newBoard(func() time.Time { return now })
 		c.begin("train")
-		c.end(well)
+		c.end(code)
 		all, running = c.picture()
-		want := map[bool]string{true: admin.StageDone, false: admin.StageFailed}[well]
 		if got := stage(t, all, "train").State; got != want || running != "" || stage(t, all, "export").State != admin.StageSkipped {
-			t.Errorf("ended well %v: train is %s", well, got)
+			t.Errorf("ended with %d: train is %s", code, got)
 		}
 	}
 }
@@ -239,6 +239,17 @@ func TestEvaluations(t *testing.T) {
 	evaluations(&s, nil)
 	if s.AcceptanceBefore != nil || s.AcceptanceAfter != nil || s.Speedup != nil || s.HeldoutLoss != nil || s.Lossless != nil {
 		t.Errorf("of nothing: %+v", s)
+	}
+}
+
+// TestAcceptanceNamesItsStep: the newest is of the step that it was measured at.
+func TestAcceptanceNamesItsStep(t *testing.T) {
+	all := []runner.EvaluationRecord{{Step: 0, What: "decode", Tokens: 8, Forwards: 8}, {Step: 4, What: "decode", Tokens: 9, Forwards: 3}, {Step: 5, What: "loss", Denominator: 1}}
+	if a, at := acceptanceOf(all); a == nil || at == nil || *a != 3 || *at != 4 {
+		t.Errorf("got %v at %v, want 3 at step 4", a, at)
+	}
+	if a, at := acceptanceOf(all[2:]); a != nil || at != nil {
+		t.Errorf("got %v at %v, want none", *a, *at)
 	}
 }
 
@@ -494,4 +505,29 @@ func TestStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("interrupted", "go on with `dflash-runner up --resume --name run`")
+	for code, want := range map[int]string{runner.ExitStopped: "go on with `dflash-runner up --resume --name run`", runner.ExitFailed: "go on with `dflash-runner up --resume --name run`",
+		runner.ExitHopeless: "", runner.ExitDone: ""} {
+		if f, next := u.onward(core.Finish{Code: code, Reason: "why"}); f.Reason != "why" || next != want {
+			t.Errorf("exit %d: got %q, %q", code, f.Reason, next)
+		}
+	}
+}
+
+// TestStopAfterTraining: a stop while the loop is over ends the running job, and
+// says where the run stands.
+func TestStopAfterTraining(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	u := &up{cancel: cancel, loop: &drive.Loop{}, ended: &core.Finish{}, state: admin.Finishing}
+	u.stop(false, "signal interrupt")
+	if ctx.Err() == nil {
+		t.Error("the export goes on")
+	}
+	if f := u.stoppedWithout(); f.Code != runner.ExitStopped || f.Reason != "stopped before the export: signal interrupt" {
+		t.Errorf("got %+v", f)
+	}
+	u.ended = nil
+	if f := u.stoppedWithout(); f.Reason != "stopped before training: signal interrupt" {
+		t.Errorf("got %+v", f)
+	}
 }

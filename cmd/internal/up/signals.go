@@ -8,12 +8,16 @@ import (
 )
 
 // watchSignals ends the run on SIGINT or SIGTERM: gracefully at the first,
-// quickly at the second. It ends with ctx; the returned function waits for it.
+// quickly at the second. A terminal that hangs up ends it gracefully, however
+// often it says so, where the run has one and nohup does not forbid it. It ends
+// with ctx; the returned function waits for it.
 func (u *up) watchSignals(ctx context.Context) (wait func()) {
 	got := make(chan os.Signal, 4)
 	signal.Notify(got, syscall.SIGINT, syscall.SIGTERM)
 	if u.options.Detached {
 		signal.Ignore(syscall.SIGHUP)
+	} else if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(got, syscall.SIGHUP)
 	}
 	done := make(chan struct{})
 	go func() { // stops with ctx; waited for by wait
@@ -22,7 +26,8 @@ func (u *up) watchSignals(ctx context.Context) (wait func()) {
 		for n := 0; ; n++ {
 			select {
 			case s := <-got:
-				u.stop(n > 0, "signal "+s.String())
+				hangup := s == syscall.SIGHUP // comes from the kernel and from the shell
+				u.stop(n > 0 && !hangup, "signal "+s.String())
 			case <-ctx.Done():
 				return
 			}
@@ -32,7 +37,7 @@ func (u *up) watchSignals(ctx context.Context) (wait func()) {
 }
 
 // stop asks the run to end, at whatever stage it is. Before training there is
-// nothing to save, so the running job is ended.
+// nothing to save, and after it all is saved, so the running job is ended.
 func (u *up) stop(quick bool, reason string) {
 	u.mu.Lock()
 	if u.stopping == "" {
@@ -43,6 +48,9 @@ func (u *up) stop(quick bool, reason string) {
 		u.state = "stopping"
 	}
 	loop := u.loop
+	if u.ended != nil {
+		loop = nil
+	}
 	u.mu.Unlock()
 	if loop != nil {
 		loop.Stop(quick, reason)

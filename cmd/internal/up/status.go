@@ -149,13 +149,14 @@ func (u *up) fill(s *admin.Status, v drive.View) {
 	now := time.Now()
 	s.Step, s.StepsTotal, s.Epoch, s.Lineage = v.Step, v.Steps, v.Epoch, v.Lineage
 	s.RowsCommitted, s.Skipped, s.Scheduler = v.Rows, v.Skipped, v.Scheduler
-	s.Failures = v.Failures
+	s.Failures = u.deaths.with(v.Failures)
 	if v.Trained {
 		s.Loss = &v.LossLast
 	}
 	u.rate.add(now, v.Tokens)
 	s.TokensPerS = u.rate.perSecond()
-	s.Acceptance, s.HeldoutLoss = acceptanceOf(v.Evaluations), heldoutOf(v.Evaluations)
+	s.Acceptance, s.AcceptanceAt = acceptanceOf(v.Evaluations)
+	s.HeldoutLoss, _ = heldoutOf(v.Evaluations)
 	s.Workers, s.Gate, s.Arenas, s.Images = u.workers(v, now), gateOf(v, now), arenasOf(v), imagesOf(v)
 	s.Checkpoint = nil
 	if c := u.store.last(); c != nil {
@@ -265,28 +266,28 @@ func imagesOf(v drive.View) []admin.ImageStatus {
 	return out
 }
 
-// acceptanceOf gives the newest acceptance length.
-func acceptanceOf(all []runner.EvaluationRecord) *float64 {
+// acceptanceOf gives the newest acceptance length, and the step it is of.
+func acceptanceOf(all []runner.EvaluationRecord) (*float64, *runner.Step) {
 	return newest(all, "decode", func(e runner.EvaluationRecord) (float64, bool) {
 		return float64(e.Tokens) / float64(e.Forwards), e.Forwards > 0
 	})
 }
 
-func heldoutOf(all []runner.EvaluationRecord) *float64 {
+func heldoutOf(all []runner.EvaluationRecord) (*float64, *runner.Step) {
 	return newest(all, "loss", func(e runner.EvaluationRecord) (float64, bool) {
 		return e.Numerator / e.Denominator, e.Denominator > 0
 	})
 }
 
-func newest(all []runner.EvaluationRecord, what string, f func(runner.EvaluationRecord) (float64, bool)) *float64 {
+func newest(all []runner.EvaluationRecord, what string, f func(runner.EvaluationRecord) (float64, bool)) (*float64, *runner.Step) {
 	for _, e := range slices.Backward(all) {
 		if e.What == what {
 			if x, ok := f(e); ok {
-				return &x
+				return &x, &e.Step
 			}
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // warming keeps how far a warm-up is. From any goroutine.

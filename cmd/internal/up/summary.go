@@ -60,7 +60,7 @@ func (u *up) summary(f core.Finish, hint string) admin.Summary {
 
 // evaluations fills in what was measured before and after training.
 func evaluations(s *admin.Summary, all []runner.EvaluationRecord) {
-	s.HeldoutLoss = heldoutOf(all)
+	s.HeldoutLoss, _ = heldoutOf(all)
 	var before, after, plain *runner.EvaluationRecord
 	for i := range all {
 		switch e := &all[i]; {

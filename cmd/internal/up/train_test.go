@@ -131,7 +131,7 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 		t.Error(err)
 	}
 	<-beside
-	for _, err := range []error{u.end(f, ""), around.close(), dir.close()} {
+	for _, err := range []error{u.end(f, "", ""), around.close(), dir.close()} {
 		if err != nil {
 			t.Error(err)
 		}
@@ -258,24 +258,72 @@ func TestI7_StoppedAndResumed(t *testing.T) {
 	b := newBench(t)
 	f, u := b.run("run", false, func(u *up) {
 		if _, ok := atStep(u, 5); ok {
+			strike(u, 5, "target/0", rand.New(rand.NewPCG(1, 1)))
+			for len(u.Status().Failures) == 0 && !u.isOver() {
+				time.Sleep(5 * time.Millisecond) // between looks
+			}
 			u.stop(false, "signal terminated")
 		}
 	})
-	if f.Code != runner.ExitStopped {
+	if f.Code != runner.ExitStopped || len(u.last.Failures) != 1 {
 		t.Fatalf("finish %+v, failures %+v", f, u.last.Failures)
 	}
+	died := u.last.Failures[0]
 	at := u.final.Step
 	if _, err := image.Verify(u.dir.join("checkpoints", image.Name(at))); err != nil {
 		t.Errorf("stopped at step %d: %v", at, err)
 	}
 	f, u = b.run("run", true, nil)
 	resumed := b.check(f, u)
+	if got := u.last.Failures; len(got) != 1 || got[0].Worker != died.Worker || !got[0].At.Equal(died.At) {
+		t.Errorf("the resumed run tells of the deaths %+v, want the one before", got)
+	}
 	if u.final.Lineage != 2 || u.final.Rows != 72 || u.final.Tokens != 3*95*16 {
 		t.Errorf("lineage %d, %d rows, %d tokens", u.final.Lineage, u.final.Rows, u.final.Tokens)
 	}
 	f, u = b.run("whole", false, nil)
 	if whole := b.check(f, u); whole != resumed {
 		t.Errorf("resumed to image %s, undisturbed %s", resumed, whole)
+	}
+}
+
+// TestStoppedInTheLastEvaluation: a stop gives the evaluation up, the checkpoint
+// of the last step is there, and a resume evaluates it.
+func TestStoppedInTheLastEvaluation(t *testing.T) {
+	b := newBench(t)
+	long := []string{"evaluate.prompts=400", "evaluate.heldout_samples=800", "data.regenerate.heldout_samples=1200"}
+	evaluates := func(u *up) bool {
+		for _, s := range u.Status().Stages {
+			if s.Name == "evaluate_after" && s.State == admin.StageRunning {
+				return true
+			}
+		}
+		return false
+	}
+	f, u := b.run("run", false, func(u *up) {
+		if _, ok := atStep(u, lastStep); !ok {
+			return
+		}
+		for !evaluates(u) && !u.isOver() && u.stoppedBy() == "" {
+			u.mu.Lock()
+			over := u.ended != nil
+			u.mu.Unlock()
+			if over {
+				return
+			}
+		}
+		u.stop(false, "signal interrupt")
+	}, long...)
+	if f.Code != runner.ExitStopped || f.Reason != "signal interrupt" {
+		t.Fatalf("finish %+v", f)
+	}
+	if s, err := admin.ReadSummary(u.dir.path); err != nil || s.AcceptanceAfter != nil || s.Steps != lastStep || s.Checkpoint != image.Name(lastStep) {
+		t.Errorf("summary %+v, %v", s, err)
+	}
+	f, u = b.run("run", true, nil, long...)
+	b.check(f, u)
+	if s, err := admin.ReadSummary(u.dir.path); err != nil || s.AcceptanceAfter == nil || s.Prompts != 400 {
+		t.Errorf("the resumed run has not evaluated: %+v, %v", s, err)
 	}
 }
 

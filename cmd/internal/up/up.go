@@ -47,8 +47,9 @@ type Options struct {
 	Set        []string // path=value
 	Resume     bool
 	// Show is started once the run has a directory, and ended before Run
-	// returns: the live view or plain lines. It may be nil.
-	Show func(ctx context.Context, status func() admin.Status, stop func(quick bool))
+	// returns: the live view or plain lines. Its error is noted, and the run goes
+	// on without it. It may be nil.
+	Show func(ctx context.Context, status func() admin.Status, stop func(quick bool)) error
 	// Ready is told of the run's directory once its socket answers. May be nil.
 	Ready func(directory string)
 	// Detached: the run has no terminal and does not end with one.
@@ -73,6 +74,7 @@ type up struct {
 	log         hclog.Logger
 	board       *board
 	events      *telemetry.Recorder
+	deaths      *deaths // nil until it is open
 	metrics     http.Handler
 	started     time.Time
 	environment *pyenv.Env     // nil until it was made or found
@@ -140,16 +142,41 @@ func (u *up) run(ctx context.Context) (int, error) {
 	if err != nil {
 		finish = core.Finish{Code: codeOf(err), Reason: err.Error()}
 		if u.stoppedBy() != "" && ctx.Err() != nil {
-			finish, err = core.Finish{Code: runner.ExitStopped, Reason: "stopped before training: " + u.stoppedBy()}, nil
+			finish, err = u.stoppedWithout(), nil
 		}
 	}
+	finish, next := u.onward(finish)
 	hint := runner.HintOf(err)
-	if finish.Code == runner.ExitStopped {
-		finish.Reason, hint = u.stopped(finish.Reason)
+	if hint == "" {
+		hint = next
 	}
-	err = errors.Join(err, u.end(finish, hint))
+	err = errors.Join(err, u.end(finish, hint, next))
 	err = errors.Join(err, around.close())
 	return finish.Code, err
+}
+
+// stoppedWithout is the end of a run that was asked to end while it worked for
+// no loop: before training, or once all of it was trained.
+func (u *up) stoppedWithout() core.Finish {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	what := "stopped before training: "
+	if u.ended != nil {
+		what = "stopped before the export: "
+	}
+	return core.Finish{Code: runner.ExitStopped, Reason: what + u.stopping}
+}
+
+// onward says how to go on after an end that is not for good: a stop, or a
+// failure once there is something to go on with.
+func (u *up) onward(f core.Finish) (_ core.Finish, next string) {
+	switch {
+	case f.Code == runner.ExitStopped:
+		f.Reason, next = u.stopped(f.Reason)
+	case f.Code == runner.ExitFailed && hasJournal(u.dir.path):
+		_, next = u.stopped(f.Reason)
+	}
+	return f, next
 }
 
 // stopped says what a stop left, and how to go on: a checkpoint, a run at step
@@ -200,6 +227,9 @@ func (u *up) work(ctx context.Context) (core.Finish, error) {
 	finish, image, err := u.train(ctx, s, data)
 	if err != nil || finish.Code != runner.ExitDone {
 		return finish, err
+	}
+	if u.stoppedBy() != "" { // the last of training came first
+		return u.stoppedWithout(), nil
 	}
 	exported, err := u.exportStage(ctx, s, image)
 	u.mu.Lock()

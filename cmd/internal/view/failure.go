@@ -11,7 +11,7 @@ import (
 // what it said last.
 func Failure(f runner.Failure) []string {
 	lines := []string{
-		fmt.Sprintf("%s.%d (%s, %s) died at %s: %s", f.Worker, f.Generation, f.Role, f.Device, f.At.Local().Format("15:04:05"), f.Cause),
+		fmt.Sprintf("%s.%d (%s, %s) died at %s: %s", f.Worker, f.Generation, f.Role, f.Device, f.At.Local().Format(time.DateTime), f.Cause),
 		"  " + OneLine(f.Message),
 	}
 	add := func(when bool, format string, a ...any) {

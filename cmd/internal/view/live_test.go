@@ -29,6 +29,15 @@ func plainModel(s admin.Status, width int) model {
 	return model{status: s, snapshot: func() admin.Status { return s }, stop: func(admin.Mode) {}, width: width, style: newStyle(r)}
 }
 
+// TestStageMarks: only what was done has a tick, and only what failed a cross.
+func TestStageMarks(t *testing.T) {
+	for state, want := range map[string]string{admin.StageDone: "✓", admin.StageReused: "✓", admin.StageSkipped: "–", admin.StageStopped: "■", admin.StageFailed: "✗", admin.StageWaiting: "○", admin.StageRunning: "●"} {
+		if got := plainModel(admin.Status{}, 80).stage(admin.Stage{Name: "train", State: state}); !strings.HasPrefix(got, "  "+want+" train") {
+			t.Errorf("%s: got %q, want mark %s", state, got, want)
+		}
+	}
+}
+
 func TestView(t *testing.T) {
 	exit := 75
 	for name, c := range map[string]struct {
@@ -43,7 +52,7 @@ func TestView(t *testing.T) {
 		"troubled": {100, func(s *admin.Status) {
 			s.Lineage = 2
 			s.Workers[2].State = "backoff"
-			s.Failures = []runner.Failure{{Worker: drafter1, Generation: 1, Cause: runner.CauseOOM, Message: "killed for memory " + strings.Repeat("x", 200), Hint: "use fewer slots"}}
+			s.Failures = []runner.Failure{{Worker: drafter1, Generation: 1, Cause: runner.CauseOOM, Message: "killed for memory " + strings.Repeat("x", 200), Hint: "use fewer slots", At: time.Unix(1005, 0)}}
 			s.Degraded = []admin.Reason{{Name: "checkpoint", Detail: "disk full\u001b[31m"}}
 		}, 0},
 		"phases": {100, func(s *admin.Status) { // what has no count or no pace shows the time it took so far, never an end

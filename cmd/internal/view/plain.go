@@ -49,9 +49,7 @@ func Lines(last, next admin.Status) (lines []string) {
 	if c := next.Checkpoint; c != nil && (last.Checkpoint == nil || c.Name != last.Checkpoint.Name) { // the best one is published a second time
 		lines = append(lines, fmt.Sprintf("checkpoint %s at step %d", c.Name, c.Step))
 	}
-	if a := next.Acceptance; a != nil && (last.Acceptance == nil || *a != *last.Acceptance) {
-		lines = append(lines, fmt.Sprintf("acceptance %.2f at step %d", *a, next.Step))
-	}
+	lines = append(lines, acceptanceLines(last, next)...)
 	for _, r := range next.Degraded {
 		if !slices.Contains(last.Degraded, r) {
 			lines = append(lines, fmt.Sprintf("degraded: %s: %s", r.Name, oneLine(r.Detail, 0)))
@@ -61,6 +59,16 @@ func Lines(last, next admin.Status) (lines []string) {
 		lines = append(lines, endLine(next))
 	}
 	return lines
+}
+
+// acceptanceLines tells of each evaluation, by the step that was evaluated: the
+// run may be further by then.
+func acceptanceLines(last, next admin.Status) []string {
+	a, at := next.Acceptance, next.AcceptanceAt
+	if a == nil || at == nil || last.Acceptance != nil && last.AcceptanceAt != nil && *a == *last.Acceptance && *at == *last.AcceptanceAt {
+		return nil
+	}
+	return []string{fmt.Sprintf("acceptance %.2f at step %d", *a, *at)}
 }
 
 func stateLine(last, next admin.Status) string {
@@ -180,6 +188,9 @@ func deviceLines(last, next admin.Status) (lines []string) {
 
 func failureLines(last, next admin.Status) (lines []string) {
 	for _, f := range next.Failures {
+		if f.At.Before(next.StartedAt) {
+			continue // of an earlier life: nothing that happens now
+		}
 		if slices.ContainsFunc(last.Failures, func(o runner.Failure) bool {
 			return o.Worker == f.Worker && o.Generation == f.Generation && o.At.Equal(f.At)
 		}) {

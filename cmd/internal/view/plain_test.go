@@ -44,7 +44,8 @@ func midway() admin.Status {
 }
 
 func TestLines(t *testing.T) {
-	zero, fail := 0, runner.Failure{Worker: drafter1, Generation: 1, Cause: runner.CauseSignal, Message: "killed by\nSIGKILL\u001b[2J", Hint: "see the log", At: time.Unix(5, 0)}
+	at := func(n runner.Step) *runner.Step { return &n }
+	zero, fail := 0, runner.Failure{Worker: drafter1, Generation: 1, Cause: runner.CauseSignal, Message: "killed by\nSIGKILL\u001b[2J", Hint: "see the log", At: time.Unix(1005, 0)}
 	cert := &runner.Certificate{Attention: "sdpa"}
 	same := func(*admin.Status) {}
 	cases := []struct {
@@ -79,6 +80,11 @@ func TestLines(t *testing.T) {
 		{"a death", same, func(s *admin.Status) {
 			s.Workers[2].State, s.Failures = "backoff", []runner.Failure{fail}
 		}, []string{"drafter/1: backoff (generation 2)", "failure: drafter/1.1: signal: killed by SIGKILL[2J", "hint: see the log"}},
+		{"a death of an earlier life", same, func(s *admin.Status) {
+			old := fail
+			old.At = time.Unix(900, 0)
+			s.Failures = []runner.Failure{old}
+		}, nil},
 		{"the same failure is told once", func(s *admin.Status) { s.Failures = []runner.Failure{fail} }, func(s *admin.Status) { s.Failures = []runner.Failure{fail} }, nil},
 		{"a worker ends as told", same, func(s *admin.Status) { s.Workers[0].State = "gone" }, []string{"target/0: ended"}},
 		{"one piece is no progress", func(s *admin.Status) { s.Stages[2] = admin.Stage{Name: "export", State: admin.StageRunning, Total: 1} },
@@ -91,7 +97,12 @@ func TestLines(t *testing.T) {
 			}, []string{"environment: 300 MiB of 900 MiB"}},
 		{"a restore", same, func(s *admin.Status) { s.Lineage, s.Step = 2, 175 }, []string{"restored: lineage 2 goes on from step 175"}},
 		{"a checkpoint", same, func(s *admin.Status) { s.Checkpoint = &admin.CheckpointStatus{Name: "step-180", Step: 180} }, []string{"checkpoint step-180 at step 180"}},
-		{"acceptance", func(s *admin.Status) { s.Acceptance = f(1) }, func(s *admin.Status) { s.Acceptance = f(5.498) }, []string{"acceptance 5.50 at step 180"}},
+		{"acceptance is of the step that was evaluated", func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(1), at(0) },
+			func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(5.498), at(160) }, []string{"acceptance 5.50 at step 160"}},
+		{"the same acceptance of another step", func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(1), at(0) },
+			func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(1), at(160) }, []string{"acceptance 1.00 at step 160"}},
+		{"the same acceptance is told once", func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(1), at(0) },
+			func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(1), at(0) }, nil},
 		{"degraded", same, func(s *admin.Status) { s.Degraded = []admin.Reason{{Name: "checkpoint", Detail: "disk full"}} }, []string{"degraded: checkpoint: disk full"}},
 		{"stopping", same, func(s *admin.Status) { s.State = admin.Stopping }, []string{"run cpu-tiny: stopping"}},
 		{"the end", same, func(s *admin.Status) { s.State, s.Exit, s.ExitReason = admin.Ended, &zero, "done" }, []string{"run cpu-tiny: ended with exit 0: done"}},

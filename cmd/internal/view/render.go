@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/charmbracelet/lipgloss"
@@ -79,8 +80,12 @@ func (m model) stage(s admin.Stage) string {
 	switch s.State {
 	case admin.StageRunning:
 		mark, paint = "●", m.style.busy
-	case admin.StageDone, admin.StageReused, admin.StageSkipped:
+	case admin.StageDone, admin.StageReused:
 		mark, paint = "✓", m.style.good
+	case admin.StageSkipped:
+		mark = "–"
+	case admin.StageStopped:
+		mark = "■"
 	case admin.StageFailed:
 		mark, paint = "✗", m.style.bad
 	}
@@ -237,7 +242,10 @@ func (m model) gate() string {
 
 // troubles draws the newest failures and what is degraded.
 func (m model) troubles() (lines []string) {
-	failures := m.status.Failures
+	failures := slices.Clone(m.status.Failures)
+	if !m.status.State.Over() { // those of earlier lives are nothing that happens now
+		failures = slices.DeleteFunc(failures, func(f runner.Failure) bool { return f.At.Before(m.status.StartedAt) })
+	}
 	for _, f := range failures[max(0, len(failures)-shownFailures):] {
 		lines = append(lines, m.style.bad.Render(oneLine(fmt.Sprintf("  ! %s.%d %s: %s", f.Worker, f.Generation, f.Cause, f.Message), m.width)))
 		if f.Hint != "" {

@@ -47,13 +47,11 @@ func Summary(s admin.Summary) string {
 	if s.Export != "" {
 		row("export", "%s", s.Export)
 	}
-	if s.Exit == runner.ExitStopped { // an error's hint is printed with the error
-		if s.Checkpoint != "" {
-			row("checkpoint", "%s", s.Checkpoint)
-		}
-		if s.Hint != "" {
-			row("next", "%s", oneLine(s.Hint, 0))
-		}
+	if s.Exit == runner.ExitStopped && s.Checkpoint != "" {
+		row("checkpoint", "%s", s.Checkpoint)
+	}
+	if s.Next != "" { // an error's hint is printed with the error
+		row("next", "%s", oneLine(s.Next, 0))
 	}
 	return b.String()
 }

@@ -43,11 +43,15 @@ func TestSummary(t *testing.T) {
 
 // TestSummaryOfAStop says where it can go on; an error's hint is said elsewhere.
 func TestSummaryOfAStop(t *testing.T) {
-	stop := admin.Summary{Name: "x", Exit: 75, ExitReason: "interrupted", Checkpoint: "step-8", Hint: "go on\nthere"}
+	stop := admin.Summary{Name: "x", Exit: 75, ExitReason: "interrupted", Checkpoint: "step-8", Hint: "go on\nthere", Next: "go on\nthere"}
 	if got := Summary(stop); !strings.HasSuffix(got, "  checkpoint   step-8\n  next         go on there\n") {
 		t.Errorf("got\n%s", got)
 	}
 	stop.Exit = 1
+	if got := Summary(stop); !strings.HasSuffix(got, "  next         go on there\n") {
+		t.Errorf("a failure that may be retried: got\n%s", got)
+	}
+	stop.Next = ""
 	if got := Summary(stop); strings.Contains(got, "go on") {
 		t.Errorf("got\n%s", got)
 	}
