@@ -1,6 +1,8 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
@@ -18,6 +20,20 @@ type source struct {
 func (s *source) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&s.file, "file", "f", "", "configuration file (default: the embedded one)")
 	cmd.Flags().StringArrayVar(&s.set, "set", nil, "override path=value; may be given again")
+}
+
+// load reads the configuration that the flags name. The global --runs, where it
+// was given, is the directory of runs as it is for `up`.
+func (c *cli) load(cmd *cobra.Command, s source) (*config.Config, error) {
+	return config.Load(s.file, c.overrides(cmd, s))
+}
+
+// overrides is what --set says, and the global --runs where it was given.
+func (c *cli) overrides(cmd *cobra.Command, s source) []string {
+	if !cmd.Flags().Changed("runs") {
+		return s.set
+	}
+	return append(slices.Clone(s.set), "run.directory="+quoted(c.runs))
 }
 
 func (c *cli) configCommand() *cobra.Command {
@@ -40,8 +56,8 @@ func (c *cli) configShow() *cobra.Command {
 		Short:   "Print the resolved configuration, every key of it",
 		Example: "  dflash-runner config show --set training.steps=100",
 		Args:    atMost(0),
-		RunE: func(*cobra.Command, []string) error {
-			loaded, err := config.Load(from.file, from.set)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := c.load(cmd, from)
 			if err != nil {
 				return err
 			}
@@ -69,8 +85,8 @@ func (c *cli) configValidate() *cobra.Command {
 		Long:    "Checks a configuration, and the target that it names. Every problem is printed on stderr; exit 2.",
 		Example: "  dflash-runner config validate -f my.yaml",
 		Args:    atMost(0),
-		RunE: func(*cobra.Command, []string) error {
-			loaded, err := config.Load(from.file, from.set)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := c.load(cmd, from)
 			if err != nil {
 				return err
 			}
