@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -115,7 +116,11 @@ func checkKinds(entries []cache.Entry, kinds []string) error {
 	}
 	for _, k := range kinds {
 		if !contains(known, k) {
-			return usage("clear cache: want kinds that it has, got %q", k).WithHint("it has: %v", known)
+			has := strings.Join(known, ", ")
+			if has == "" {
+				has = "nothing"
+			}
+			return usage("clear cache: want kinds that it has, got %q", k).WithHint("it has: %s", has)
 		}
 	}
 	return nil

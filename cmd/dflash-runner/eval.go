@@ -20,7 +20,8 @@ func (c *cli) evalCommand() *cobra.Command {
 		Use:   "eval DRAFTER",
 		Short: "Measure an exported drafter: acceptance, losslessness, speed",
 		Long: "Decodes prompts greedily with a target alone and with an exported drafter, and compares: tokens\n" +
-			"gained per forward of the target (the bonus token counted), equality of the texts, and speed.",
+			"gained per forward of the target (the bonus token counted), equality of the texts, and speed.\n" +
+			"It writes nothing: interrupted, it ends with exit 1, and there is nothing to resume.",
 		Example: "  dflash-runner eval runs/cpu-tiny/export --target ./target --prompts prompts.jsonl --json",
 		Args:    atMost(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -37,7 +38,7 @@ func (c *cli) evalCommand() *cobra.Command {
 			}
 			r, err := c.job(cmd.Context(), interpreter, uuid, &jobv1.Job{Job: &jobv1.Job_Evaluate{Evaluate: j}})
 			if err != nil {
-				return err
+				return interrupted(err, "")
 			}
 			return c.printResult(r)
 		},
