@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/goccy/go-yaml"
@@ -77,26 +78,65 @@ func (c *cli) configShow() *cobra.Command {
 	return cmd
 }
 
+// validated is `config validate --json`.
+type validated struct {
+	Valid    bool      `json:"valid"`
+	File     string    `json:"file"`
+	Run      string    `json:"run"` // empty where it is not valid
+	Problems []problem `json:"problems"`
+}
+
+// problem is one mistake; line and column are 0 where no place in a file is meant.
+type problem struct {
+	File    string `json:"file"`
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
+	Path    string `json:"path"`
+	Message string `json:"message"`
+	Hint    string `json:"hint"`
+}
+
+// judged is what a configuration's loading came to.
+func judged(name string, loaded *config.Config, err error) validated {
+	v := validated{Valid: err == nil, File: name, Problems: []problem{}}
+	var problems config.Problems
+	switch {
+	case err == nil:
+		v.Run = loaded.Run.Name
+	case errors.As(err, &problems):
+		for _, p := range problems {
+			v.Problems = append(v.Problems, problem{p.File, p.Line, p.Column, p.Path, p.Message, p.Hint})
+		}
+	default: // the file could not be read
+		v.Problems = append(v.Problems, problem{File: name, Message: err.Error(), Hint: runner.HintOf(err)})
+	}
+	return v
+}
+
 func (c *cli) configValidate() *cobra.Command {
 	var from source
-	cmd := &cobra.Command{
-		Use:     "validate",
-		Short:   "Check a configuration, and the target that it names",
-		Long:    "Checks a configuration, and the target that it names. Every problem is printed on stderr; exit 2.",
-		Example: "  dflash-runner config validate -f my.yaml",
+	cmd := c.jsonFlag(&cobra.Command{
+		Use:   "validate",
+		Short: "Check a configuration, and the target that it names",
+		Long: "Checks a configuration, and the target that it names. Every problem is printed on stderr; exit 2.\n" +
+			"With --json valid, file, run and the problems are printed on stdout besides.",
+		Example: "  dflash-runner config validate -f my.yaml\n  dflash-runner config validate -f my.yaml --json",
 		Args:    atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			loaded, err := c.load(cmd, from)
-			if err != nil {
-				return err
-			}
 			name := from.file
 			if name == "" {
 				name = config.DefaultName
 			}
+			switch {
+			case c.json:
+				return errors.Join(err, c.printJSON(judged(name, loaded, err)))
+			case err != nil:
+				return err
+			}
 			return c.print("%s: valid, run %s\n", name, loaded.Run.Name)
 		},
-	}
+	})
 	from.flags(cmd)
 	return cmd
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 
@@ -21,6 +22,7 @@ func (c *cli) evalCommand() *cobra.Command {
 		Short: "Measure an exported drafter: acceptance, losslessness, speed",
 		Long: "Decodes prompts greedily with a target alone and with an exported drafter, and compares: tokens\n" +
 			"gained per forward of the target (the bonus token counted), equality of the texts, and speed.\n" +
+			"lossless is how many prompts gave the same text both ways, of all prompts; with --json both are numbers.\n" +
 			"It writes nothing: interrupted, it ends with exit 1, and there is nothing to resume.",
 		Example: "  dflash-runner eval runs/cpu-tiny/export --target ./target --prompts prompts.jsonl --json",
 		Args:    atMost(1),
@@ -93,7 +95,11 @@ func (c *cli) printResult(r *jobv1.Result) error {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		if err := c.print("%-24s %.6g\n", name, r.Figures[name]); err != nil {
+		of := ""
+		if name == "lossless" { // of an evaluation: how many prompts gave the same text
+			of = fmt.Sprintf(" of %.6g", r.Figures["prompts"])
+		}
+		if err := c.print("%-24s %.6g%s\n", name, r.Figures[name], of); err != nil {
 			return err
 		}
 	}
