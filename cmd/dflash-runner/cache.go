@@ -2,6 +2,10 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -27,16 +31,31 @@ func (c *cli) cacheList() *cobra.Command {
 			"the entry does not free that part.",
 		Example: "  dflash-runner cache list --json", Args: atMost(0),
 		RunE: func(*cobra.Command, []string) error {
-			_, entries, err := cached()
+			root, entries, err := cached()
 			if err != nil {
 				return err
 			}
+			c.noteLinks(root)
 			if c.json {
 				return c.printJSON(entries)
 			}
 			return c.printEntries(entries)
 		},
 	})
+}
+
+// noteLinks names the kinds that are symbolic links: what lies behind them is
+// used, but is neither listed nor removed.
+func (c *cli) noteLinks(root string) {
+	kinds, err := os.ReadDir(root)
+	if err != nil {
+		return // a cache that was never made; the list has said anything else
+	}
+	for _, kind := range kinds {
+		if kind.Type()&fs.ModeSymlink != 0 {
+			c.tell("note", filepath.Join(root, kind.Name())+" is a symbolic link: what lies behind it is neither listed nor removed")
+		}
+	}
 }
 
 // cached lists this user's cache.
@@ -115,7 +134,11 @@ func checkKinds(entries []cache.Entry, kinds []string) error {
 	}
 	for _, k := range kinds {
 		if !contains(known, k) {
-			return usage("clear cache: want kinds that it has, got %q", k).WithHint("it has: %v", known)
+			has := strings.Join(known, ", ")
+			if has == "" {
+				has = "nothing"
+			}
+			return usage("clear cache: want kinds that it has, got %q", k).WithHint("it has: %s", has)
 		}
 	}
 	return nil

@@ -22,7 +22,7 @@ type checkpointFacts struct {
 	Bytes   uint64         `json:"bytes"`
 	Written string         `json:"written"`
 	Best    bool           `json:"best"`
-	State   string         `json:"state"` // ok, or what is wrong with it
+	State   string         `json:"state"` // ok, not compared, removed, or what is wrong with it
 }
 
 func (c *cli) checkpointsCommand() *cobra.Command {
@@ -54,17 +54,28 @@ func (c *cli) checkpointsList(proof bool) *cobra.Command {
 			facts := []checkpointFacts{}
 			for _, p := range all {
 				f := factsOf(dir, p)
-				if _, err := image.Verify(p.Path); proof && p.Err == nil && err != nil {
-					f.State = err.Error()
-				}
-				if proof && f.State != "ok" {
-					c.code = runner.ExitFailed
+				if proof {
+					f.State = c.proved(p)
 				}
 				facts = append(facts, f)
 			}
 			return c.printCheckpoints(facts)
 		},
 	})
+}
+
+// proved compares a checkpoint with its digests: ok, or what is wrong with it,
+// which sets the exit code.
+func (c *cli) proved(p image.Checkpoint) string {
+	err := p.Err
+	if err == nil {
+		_, err = image.Verify(p.Path)
+	}
+	if err == nil {
+		return "ok"
+	}
+	c.code = runner.ExitFailed
+	return err.Error()
 }
 
 // checkpointsOf lists a run's checkpoints; a run that has none yet has an empty list.
@@ -77,7 +88,7 @@ func checkpointsOf(dir string) ([]image.Checkpoint, error) {
 }
 
 func factsOf(dir string, p image.Checkpoint) checkpointFacts {
-	f := checkpointFacts{Name: p.Name, Step: p.Facts.Step, Lineage: p.Facts.Lineage, Bytes: p.Facts.Bytes, Written: p.Facts.Written, Best: p.Name == best(dir), State: "ok"}
+	f := checkpointFacts{Name: p.Name, Step: p.Facts.Step, Lineage: p.Facts.Lineage, Bytes: p.Facts.Bytes, Written: p.Facts.Written, Best: p.Name == best(dir), State: "not compared"}
 	if p.Err != nil {
 		f.State = p.Err.Error()
 	}
@@ -125,6 +136,10 @@ func chooseCheckpoint(dir, name string) (image.Checkpoint, error) {
 		}
 		names = append(names, all[i].Name)
 	}
+	if len(names) == 0 {
+		return image.Checkpoint{}, runner.Errorf(runner.NotFound, "find checkpoint in %s: there is none", dir).
+			WithHint("the run has published none yet; checkpoints.every_steps says when it does")
+	}
 	return image.Checkpoint{}, runner.Errorf(runner.NotFound, "find checkpoint %q in %s: there is none", name, dir).WithHint("there are: %s", strings.Join(names, ", "))
 }
 
@@ -167,7 +182,9 @@ func (c *cli) prune(dir string, keep int) error {
 		}
 		for _, p := range all {
 			if p.Name == name {
-				gone = append(gone, factsOf(dir, p))
+				f := factsOf(dir, p)
+				f.State = "removed"
+				gone = append(gone, f)
 			}
 		}
 	}

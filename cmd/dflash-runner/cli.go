@@ -57,8 +57,10 @@ func (c *cli) strict(root *cobra.Command) *cobra.Command {
 		case "completion":
 			cmd.SuggestionsMinimumDistance = 2
 			cmd.Args, cmd.RunE = knownCommand, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			cmd.Example = "  source <(dflash-runner completion bash)\n  dflash-runner completion zsh > \"${fpath[1]}/_dflash-runner\""
 			for _, shell := range cmd.Commands() {
 				shell.Args = atMost(0)
+				shell.Example = "  dflash-runner completion " + shell.Name()
 			}
 		case "help":
 			cmd.Args = func(_ *cobra.Command, args []string) error {

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"slices"
+
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
@@ -18,6 +21,20 @@ type source struct {
 func (s *source) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&s.file, "file", "f", "", "configuration file (default: the embedded one)")
 	cmd.Flags().StringArrayVar(&s.set, "set", nil, "override path=value; may be given again")
+}
+
+// load reads the configuration that the flags name. The global --runs, where it
+// was given, is the directory of runs as it is for `up`.
+func (c *cli) load(cmd *cobra.Command, s source) (*config.Config, error) {
+	return config.Load(s.file, c.overrides(cmd, s))
+}
+
+// overrides is what --set says, and the global --runs where it was given.
+func (c *cli) overrides(cmd *cobra.Command, s source) []string {
+	if !cmd.Flags().Changed("runs") {
+		return s.set
+	}
+	return append(slices.Clone(s.set), "run.directory="+quoted(c.runs))
 }
 
 func (c *cli) configCommand() *cobra.Command {
@@ -40,8 +57,8 @@ func (c *cli) configShow() *cobra.Command {
 		Short:   "Print the resolved configuration, every key of it",
 		Example: "  dflash-runner config show --set training.steps=100",
 		Args:    atMost(0),
-		RunE: func(*cobra.Command, []string) error {
-			loaded, err := config.Load(from.file, from.set)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := c.load(cmd, from)
 			if err != nil {
 				return err
 			}
@@ -61,26 +78,65 @@ func (c *cli) configShow() *cobra.Command {
 	return cmd
 }
 
+// validated is `config validate --json`.
+type validated struct {
+	Valid    bool      `json:"valid"`
+	File     string    `json:"file"`
+	Run      string    `json:"run"` // empty where it is not valid
+	Problems []problem `json:"problems"`
+}
+
+// problem is one mistake; line and column are 0 where no place in a file is meant.
+type problem struct {
+	File    string `json:"file"`
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
+	Path    string `json:"path"`
+	Message string `json:"message"`
+	Hint    string `json:"hint"`
+}
+
+// judged is what a configuration's loading came to.
+func judged(name string, loaded *config.Config, err error) validated {
+	v := validated{Valid: err == nil, File: name, Problems: []problem{}}
+	var problems config.Problems
+	switch {
+	case err == nil:
+		v.Run = loaded.Run.Name
+	case errors.As(err, &problems):
+		for _, p := range problems {
+			v.Problems = append(v.Problems, problem{p.File, p.Line, p.Column, p.Path, p.Message, p.Hint})
+		}
+	default: // the file could not be read
+		v.Problems = append(v.Problems, problem{File: name, Message: err.Error(), Hint: runner.HintOf(err)})
+	}
+	return v
+}
+
 func (c *cli) configValidate() *cobra.Command {
 	var from source
-	cmd := &cobra.Command{
-		Use:     "validate",
-		Short:   "Check a configuration, and the target that it names",
-		Long:    "Checks a configuration, and the target that it names. Every problem is printed on stderr; exit 2.",
-		Example: "  dflash-runner config validate -f my.yaml",
+	cmd := c.jsonFlag(&cobra.Command{
+		Use:   "validate",
+		Short: "Check a configuration, and the target that it names",
+		Long: "Checks a configuration, and the target that it names. Every problem is printed on stderr; exit 2.\n" +
+			"With --json valid, file, run and the problems are printed on stdout besides.",
+		Example: "  dflash-runner config validate -f my.yaml\n  dflash-runner config validate -f my.yaml --json",
 		Args:    atMost(0),
-		RunE: func(*cobra.Command, []string) error {
-			loaded, err := config.Load(from.file, from.set)
-			if err != nil {
-				return err
-			}
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := c.load(cmd, from)
 			name := from.file
 			if name == "" {
 				name = config.DefaultName
 			}
+			switch {
+			case c.json:
+				return errors.Join(err, c.printJSON(judged(name, loaded, err)))
+			case err != nil:
+				return err
+			}
 			return c.print("%s: valid, run %s\n", name, loaded.Run.Name)
 		},
-	}
+	})
 	from.flags(cmd)
 	return cmd
 }

@@ -30,7 +30,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 		Example: "  dflash-runner doctor\n  dflash-runner doctor -f my.yaml --json",
 		Args:    atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := config.Load(from.file, from.set)
+			loaded, err := c.load(cmd, from)
 			if err != nil {
 				return err
 			}

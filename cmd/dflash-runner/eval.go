@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 
@@ -20,7 +21,9 @@ func (c *cli) evalCommand() *cobra.Command {
 		Use:   "eval DRAFTER",
 		Short: "Measure an exported drafter: acceptance, losslessness, speed",
 		Long: "Decodes prompts greedily with a target alone and with an exported drafter, and compares: tokens\n" +
-			"gained per forward of the target (the bonus token counted), equality of the texts, and speed.",
+			"gained per forward of the target (the bonus token counted), equality of the texts, and speed.\n" +
+			"lossless is how many prompts gave the same text both ways, of all prompts; with --json both are numbers.\n" +
+			"It writes nothing: interrupted, it ends with exit 1, and there is nothing to resume.",
 		Example: "  dflash-runner eval runs/cpu-tiny/export --target ./target --prompts prompts.jsonl --json",
 		Args:    atMost(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -37,7 +40,7 @@ func (c *cli) evalCommand() *cobra.Command {
 			}
 			r, err := c.job(cmd.Context(), interpreter, uuid, &jobv1.Job{Job: &jobv1.Job_Evaluate{Evaluate: j}})
 			if err != nil {
-				return err
+				return interrupted(err, "")
 			}
 			return c.printResult(r)
 		},
@@ -92,7 +95,11 @@ func (c *cli) printResult(r *jobv1.Result) error {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		if err := c.print("%-24s %.6g\n", name, r.Figures[name]); err != nil {
+		of := ""
+		if name == "lossless" { // of an evaluation: how many prompts gave the same text
+			of = fmt.Sprintf(" of %.6g", r.Figures["prompts"])
+		}
+		if err := c.print("%-24s %.6g%s\n", name, r.Figures[name], of); err != nil {
 			return err
 		}
 	}

@@ -40,6 +40,9 @@ func (c *cli) eventsCommand() *cobra.Command {
 					return err
 				}
 			}
+			if follow {
+				c.noteLost(dir)
+			}
 			return nil
 		},
 	})
@@ -52,6 +55,13 @@ func (c *cli) eventsCommand() *cobra.Command {
 func over(dir string) bool {
 	s, err := admin.ReadStatus(dir)
 	return err == nil && s.State.Over()
+}
+
+// noteLost says that what was followed ended without the run's own end.
+func (c *cli) noteLost(dir string) {
+	if s, err := admin.ReadStatus(dir); err == nil && s.State == admin.Lost {
+		c.tell("note", "the run's process is gone and wrote no end: nothing will follow")
+	}
 }
 
 // event writes a line of events.jsonl for people, or as it is.

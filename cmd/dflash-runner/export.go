@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -41,6 +44,9 @@ func (c *cli) exportCommand() *cobra.Command {
 			if directory == "" {
 				return lacking(cmd, "export: want --to DIRECTORY, got none")
 			}
+			if err := checkFree(directory); err != nil {
+				return err
+			}
 			dir, err := c.find(args, 0)
 			if err != nil {
 				return err
@@ -59,6 +65,35 @@ func (c *cli) exportCommand() *cobra.Command {
 	cmd.Flags().StringVar(&directory, "to", "", "the directory to write; it must not exist")
 	cmd.Flags().StringVar(&dtype, "dtype", "bfloat16", "of the weights: bfloat16 or float32")
 	return cmd
+}
+
+// checkFree refuses a directory that holds something, before anything is started.
+func checkFree(directory string) error {
+	left, err := os.ReadDir(directory)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(left) == 0 {
+		return nil
+	}
+	if err != nil {
+		return runner.Errorf(runner.Invalid, "make %s: %w", directory, err).WithHint("choose another directory")
+	}
+	return runner.Errorf(runner.Invalid, "make %s: there already", directory).WithHint("remove it, or choose another directory")
+}
+
+// interrupted says what a job that was interrupted left in the directory that it
+// was to write; empty: it writes none. Such a job has nothing to resume.
+func interrupted(err error, directory string) error {
+	var e *runner.Error
+	if !errors.As(err, &e) || e.Kind != runner.Canceled {
+		return err
+	}
+	if directory == "" {
+		return e.WithHint("nothing was written and there is nothing to resume: run it again")
+	}
+	partial := filepath.Join(filepath.Dir(directory), "."+filepath.Base(directory)+".partial-")
+	if left, _ := filepath.Glob(partial + "*"); len(left) > 0 {
+		return e.WithHint("%s is as it was; half-made and left: %s, which the next try removes; there is nothing to resume", directory, strings.Join(left, ", "))
+	}
+	return e.WithHint("%s is as it was, nothing half-made is left and there is nothing to resume: run it again", directory)
 }
 
 // madeOf is the part of a run's manifest that says what its drafter is.
@@ -106,7 +141,7 @@ func (c *cli) export(ctx context.Context, dir, checkpoint, directory, dtype stri
 	}
 	r, err := c.job(ctx, interpreter, placement.CPU, &jobv1.Job{Job: &jobv1.Job_Export{Export: job}})
 	if err != nil {
-		return e, err
+		return e, interrupted(err, directory)
 	}
 	return exported{directory, filepath.Base(dir), chosen.Name, chosen.Facts.Step, int(r.Figures["tensors"]), uint64(r.Figures["parameters"])}, nil
 }
@@ -127,6 +162,9 @@ func (c *cli) job(ctx context.Context, interpreter, device string, j *jobv1.Job)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	r, release, err := jobs.New(ctx, interpreter, device, c.err, c.tell)
+	if err != nil && ctx.Err() != nil {
+		return nil, runner.Errorf(runner.Canceled, "run job: interrupted")
+	}
 	if err != nil {
 		return nil, err
 	}

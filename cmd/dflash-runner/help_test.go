@@ -11,7 +11,7 @@ type testCommand struct {
 func describeCommands(c *cobra.Command) *testCommand {
 	d := &testCommand{Name: c.Name(), Short: c.Short, Example: c.Example}
 	for _, child := range c.Commands() {
-		if child.Name() != "help" && child.Name() != "completion" {
+		if child.Name() != "help" {
 			d.Children = append(d.Children, describeCommands(child))
 		}
 	}

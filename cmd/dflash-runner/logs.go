@@ -171,6 +171,9 @@ func (c *cli) showLogs(ctx context.Context, dir, name string, follow bool) error
 			}
 		}
 		if next.Generation <= now.Generation || ctx.Err() != nil {
+			if follow {
+				c.noteLost(dir)
+			}
 			return nil
 		}
 		c.tell("note", fmt.Sprintf("%s goes on as generation %d", next.Name, next.Generation))

@@ -26,7 +26,7 @@ func (c *cli) planCommand() *cobra.Command {
 		Example: "  dflash-runner plan -f my.yaml\n  dflash-runner plan --json | jq .arenas\n  dflash-runner plan -f my.yaml --fit",
 		Args:    atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := config.Load(from.file, from.set)
+			loaded, err := c.load(cmd, from)
 			if err != nil {
 				return err
 			}

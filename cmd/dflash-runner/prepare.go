@@ -33,7 +33,8 @@ func (c *cli) prepareCommand() *cobra.Command {
 		Use:   "prepare FILE ...",
 		Short: "Tokenise samples and write the index that rows are planned from",
 		Long: "Tokenises samples (.jsonl, .txt, .py, .md) with a target's tokenizer and writes data.safetensors and\n" +
-			"index.safetensors. `up` does this by itself; this shows what becomes of your files.",
+			"index.safetensors. `up` does this by itself; this shows what becomes of your files.\n" +
+			"Interrupted, it ends with exit 1 and leaves --to as it was: there is nothing to resume.",
 		Example: "  dflash-runner prepare --target ./Qwen3-4B --to data train.jsonl",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || j.TargetDirectory == "" || to == "" {
@@ -46,7 +47,7 @@ func (c *cli) prepareCommand() *cobra.Command {
 			j.Files = args
 			r, err := c.job(cmd.Context(), interpreter, placement.CPU, &jobv1.Job{Job: &jobv1.Job_Prepare{Prepare: j}})
 			if err != nil {
-				return err
+				return interrupted(err, j.Directory)
 			}
 			return c.printResult(r)
 		},

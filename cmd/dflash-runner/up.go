@@ -41,9 +41,7 @@ func (c *cli) upCommand() *cobra.Command {
 			"  dflash-runner up --resume --name first\n  dflash-runner up --set training.steps=100 --plain",
 		Args: atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("runs") {
-				f.set = append(f.set, "run.directory="+quoted(c.runs))
-			}
+			f.set = c.overrides(cmd, f.source)
 			if f.resume && f.file == "" {
 				if err := c.own(&f); err != nil {
 					return err

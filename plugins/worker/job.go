@@ -129,6 +129,11 @@ func endJob(ctx context.Context, c *child, grace time.Duration) *verdict {
 	return v
 }
 
+// lacksRoom tells a program that could not be started for now from one that is wrong.
+func lacksRoom(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM)
+}
+
 // jobError turns the evidence into the error, nil for a job that did its work.
 func jobError(e evidence, log *lifeLog) error {
 	if e.Status.At.IsZero() {
@@ -147,7 +152,9 @@ func jobError(e evidence, log *lifeLog) error {
 	case runner.CauseKilled:
 		kind = runner.Canceled
 	case runner.CauseLaunch:
-		kind = runner.Invalid
+		if kind = runner.Invalid; lacksRoom(e.StartErr) {
+			kind = runner.Unavailable
+		}
 	}
 	return &JobError{f, runner.Errorf(kind, "run job: %s", f.Message).WithHint("%s", f.Hint)}
 }

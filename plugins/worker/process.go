@@ -147,6 +147,15 @@ func (p *Process) Dump() bool {
 	return c != nil && c.signalIf(syscall.SIGUSR2, func() bool { return catches(c.pid, syscall.SIGUSR2) })
 }
 
+// amend gives the verdict another hint, where it is still that one.
+func (p *Process) amend(was verdict, hint string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.verdict != nil && *p.verdict == was {
+		p.verdict = &verdict{was.Cause, was.Message, hint}
+	}
+}
+
 // condemn records why the worker is ended, unless that is known already.
 func (p *Process) condemn(v verdict) {
 	p.mu.Lock()

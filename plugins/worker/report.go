@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -71,8 +72,7 @@ func judge(e evidence) verdict {
 	ours := e.Status.Signal == syscall.SIGTERM && e.Asked || e.Status.Signal == syscall.SIGKILL && e.Forced
 	switch {
 	case e.StartErr != nil:
-		return verdict{runner.CauseLaunch, "never started: " + e.StartErr.Error(), hintOr(runner.HintOf(e.StartErr),
-			"check that the interpreter in the worker's command exists and may be run (dflash-runner doctor)")}
+		return verdict{runner.CauseLaunch, "never started: " + e.StartErr.Error(), hintOr(runner.HintOf(e.StartErr), startHint(e.StartErr))}
 	case !e.Status.Ended:
 		return verdict{runner.CauseLaunch, "never started", ""}
 	case ours && e.Verdict != nil:
@@ -121,6 +121,21 @@ func judgeCode(e evidence) verdict {
 		message += ": " + e.Tail[len(e.Tail)-1]
 	}
 	return verdict{runner.CauseExit, message, "see the worker's log for what it did last"}
+}
+
+// startHint says what to do about a process that could not be started.
+func startHint(err error) string {
+	switch {
+	case errors.Is(err, syscall.EMFILE):
+		return "this process may not open more files: raise the limit (ulimit -n; dflash-runner doctor says what is wanted)"
+	case errors.Is(err, syscall.ENFILE):
+		return "the machine has too many open files: end what holds them, or raise fs.file-max"
+	case errors.Is(err, syscall.EAGAIN):
+		return "no more processes are allowed: raise the limit (ulimit -u, or the container's limit of pids)"
+	case errors.Is(err, syscall.ENOMEM):
+		return "the machine's memory is full: end what holds it, or use fewer workers"
+	}
+	return "check that the interpreter in the worker's command exists and may be run (dflash-runner doctor)"
 }
 
 // cudaMarks are words of messages that only a fault of the device gives.

@@ -2,6 +2,8 @@ package worker
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,6 +32,8 @@ func TestReport(t *testing.T) {
 		hint    string // part of it
 		forced  bool
 	}{
+		{"no more files", evidence{StartErr: fmt.Errorf("start: %w", os.NewSyscallError("pipe2", syscall.EMFILE))}, runner.CauseLaunch, "too many open files", "ulimit -n", false},
+		{"no more processes", evidence{StartErr: &os.PathError{Op: "fork/exec", Path: "python", Err: syscall.EAGAIN}}, runner.CauseLaunch, "never started", "ulimit -u", false},
 		{"never started", evidence{StartErr: errors.New("no such file")}, runner.CauseLaunch, "never started: no such file", "doctor", false},
 		{"clean", evidence{Status: exit(0), Asked: true}, "", "", "", false},
 		{"clean, though we had something against it", evidence{Status: exit(0), Asked: true, Verdict: late, Forced: true}, "", "", "", false},

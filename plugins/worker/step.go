@@ -60,19 +60,38 @@ func (p *Process) expire(ctx context.Context, after time.Duration) {
 		return
 	}
 	p.dumpAndKill(fmt.Sprintf("no answer to %s within %s", p.nowDoing(), after.Round(time.Millisecond)),
-		"the stacks at that time are in the report; a machine under load may need a longer limit")
+		"a machine under load may need a longer limit")
 }
 
-// dumpAndKill asks for stacks, waits for them in a bound, and kills.
+// The hint of a worker that was too late begins with one of these.
+const (
+	noStacks = "it showed no stacks, as one that is stopped or has not begun to run Python does not"
+	stacks   = "the stacks at that time are in the report"
+)
+
+// dumpAndKill asks for stacks, waits for them in a bound, and kills. The hint
+// begins with whether there are any.
 func (p *Process) dumpAndKill(message, hint string) {
-	p.condemn(verdict{runner.CauseDeadline, message, hint})
+	was := verdict{runner.CauseDeadline, message, andHint(noStacks, hint)}
+	p.condemn(was)
 	seen, _ := p.log.dumps()
 	if p.Dump() {
 		ctx, cancel := context.WithTimeout(context.Background(), dumpWait)
 		defer cancel()
 		p.log.awaitDump(ctx, seen, p.live().exited)
 	}
+	if lines, _ := p.log.dumps(); lines > seen {
+		p.amend(was, andHint(stacks, hint))
+	}
 	p.Kill(runner.CauseDeadline, message, hint)
+}
+
+// andHint adds a hint, where there is one.
+func andHint(first, then string) string {
+	if then == "" {
+		return first
+	}
+	return first + "; " + then
 }
 
 // blame records what an error means for the report: that the worker answered

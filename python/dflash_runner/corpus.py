@@ -120,13 +120,30 @@ def read_text(path: Path) -> str:
     except OSError as err:
         raise FileError(f"read {path}: {err.strerror}") from err
     try:
-        return raw.decode("utf-8-sig")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as err:
         line = raw[: err.start].count(b"\n") + 1
         raise FileError(
             f"read {path}: want UTF-8, got byte 0x{raw[err.start]:02x} at byte {err.start} (line {line})",
-            hint="convert the file, for example with iconv -f latin1 -t utf-8",
+            hint=f"convert the file, for example with iconv -f {_encoding(raw)} -t utf-8",
         ) from err
+    if "\0" in text and _encoding(raw) != "latin1":  # UTF-16 of English is UTF-8 with NULs
+        raise FileError(
+            f"read {path}: want UTF-8, got NUL bytes as {_encoding(raw)} has them",
+            hint=f"convert the file, for example with iconv -f {_encoding(raw)} -t utf-8",
+        )
+    return text
+
+
+def _encoding(raw: bytes) -> str:
+    """What a file that is not UTF-8 probably is, as iconv names it: by its mark, or by where its NULs are."""
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"  # the mark says which
+    part = raw[:4096]
+    even, odd = part[0::2].count(0), part[1::2].count(0)
+    if 4 * max(even, odd) < len(part):
+        return "latin1"
+    return "utf-16le" if odd > even else "utf-16be"
 
 
 def split_lines(text: str) -> Iterator[tuple[int, str]]:

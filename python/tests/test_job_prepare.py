@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from dflash_runner.data import Dataset, read_prompts
 from dflash_runner.job.prepare import prepare
+from dflash_runner.job.samples import most_bytes
 from dflash_runner.job.v1 import job_pb2
 from dflash_runner.tensorfile import FileError
 from dflash_runner.tokenizer import load_tokenizer, tokenizer_digest, write_byte_tokenizer
@@ -160,6 +161,60 @@ def test_bad_input_is_refused_and_leaves_nothing(tmp_path, target, files, settin
     with pytest.raises(FileError, match=message):
         run(tmp_path, target, files, **settings)
     assert not (tmp_path / "data").exists() and not list(tmp_path.glob(".data*"))
+
+
+def test_mistakes_are_gathered_up_to_twenty(tmp_path, target):
+    files = {
+        "a.jsonl": '{"text": "ok"}\n{\n{"text": 5}',
+        "b.csv": "x",
+        "c.jsonl": [{"tokens": [1, 259], "loss_mask": [1, 1]}],
+    }
+    with pytest.raises(FileError) as info:
+        run(tmp_path, target, files)
+    head, *told = str(info.value).split("\n")
+    assert head == "prepare: 4 mistakes in the files:"
+    for line, want in zip(
+        told, ("a.jsonl:2: ", "a.jsonl:3: text: want a str", "b.csv: want", "c.jsonl:1: tok"), strict=True
+    ):
+        assert want in line
+    with pytest.raises(FileError) as info:
+        run(tmp_path / "many", target, {"a.jsonl": "{\n" * 30})
+    head, *told = str(info.value).split("\n")
+    assert head == "prepare: the first 20 mistakes in the files:"
+    assert len(told) == 20 and "a.jsonl:20: " in told[-1]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_told_from_latin1(tmp_path, target, encoding):
+    with pytest.raises(FileError, match="want UTF-8") as info:
+        run(tmp_path, target, {"a.txt": "plain words\n".encode(encoding)})
+    assert f"iconv -f {encoding[:6]}{encoding[7:]} -t utf-8" in info.value.hint
+    with pytest.raises(FileError) as info:
+        run(tmp_path / "l", target, {"a.txt": "caf\xe9".encode("latin1")})
+    assert "iconv -f latin1" in info.value.hint
+
+
+TOO_LONG = "x" * (most_bytes(64) - 1) + "é"
+
+
+@pytest.mark.parametrize(
+    ("files", "where"),
+    [
+        ({"a.jsonl": [{"text": "fine"}, {"text": TOO_LONG}]}, "a.jsonl:2"),
+        ({"a.jsonl": [{"prompt": "p", "response": TOO_LONG}]}, "a.jsonl:1"),
+        ({"a.jsonl": [{"messages": [{"role": "user", "content": TOO_LONG}]}]}, "a.jsonl:1"),
+        ({"a.txt": TOO_LONG}, "a.txt"),
+    ],
+)
+def test_a_text_far_too_long_is_refused_before_it_is_tokenised(tmp_path, files, where):
+    target = templated(tmp_path / "t", TEMPLATE)
+    with pytest.raises(FileError, match=rf"{where}: want at most {most_bytes(64)} bytes of text") as info:
+        run(tmp_path, target, files)
+    assert "split" in info.value.hint
+
+
+def test_the_bound_on_text_grows_with_what_is_kept():
+    assert most_bytes(64) == 4 << 20 and most_bytes(1 << 20) == 64 << 20
 
 
 BAD_CHATS = [

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -111,11 +112,25 @@ func nameFrom(file string) string {
 // YAML gives the resolved configuration: every key, in the order of sections.go.
 // Loading it again gives an equal configuration.
 func (c *Config) YAML() ([]byte, error) {
-	text, err := yaml.MarshalWithOptions(c, yaml.IndentSequence(true))
+	text, err := yaml.MarshalWithOptions(c, yaml.IndentSequence(true), yaml.CustomMarshaler(pointed))
 	if err != nil {
 		return nil, runner.Errorf(runner.Internal, "write configuration: %w", err)
 	}
 	return text, nil
+}
+
+// pointed writes a number with a point in it: many readers of YAML take 1e-08 for
+// a text.
+func pointed(f float64) ([]byte, error) {
+	text := strconv.FormatFloat(f, 'g', -1, 64)
+	if strings.Contains(text, ".") {
+		return []byte(text), nil
+	}
+	whole, exponent, found := strings.Cut(text, "e")
+	if found {
+		exponent = "e" + exponent
+	}
+	return []byte(whole + ".0" + exponent), nil
 }
 
 // Place says where a path was written, for messages of later checks.

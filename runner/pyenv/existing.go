@@ -33,7 +33,8 @@ func useExisting(ctx context.Context, s Spec) (*Env, error) {
 	}
 	i, err := ask(ctx, path, childEnviron(os.Environ()), withPackages)
 	if err != nil {
-		return nil, runner.Errorf(runner.Invalid, "use interpreter %s: %w", s.Interpreter, err)
+		return nil, runner.Errorf(runner.Invalid, "use interpreter %s: %w", s.Interpreter, err).
+			WithHint("name a Python 3.%d to 3.%d itself, such as /usr/bin/python3, or leave python.interpreter out to have an environment made", minMinor, maxMinor)
 	}
 	if p := i.unfit(); p != "" {
 		return nil, runner.Errorf(runner.Invalid, "use interpreter %s: want Python 3.%d to 3.%d, it %s", s.Interpreter, minMinor, maxMinor, p)
@@ -50,6 +51,10 @@ func useExisting(ctx context.Context, s Spec) (*Env, error) {
 		}
 		switch v, ok := have[r.Name]; {
 		case !ok:
+			if n := len(missing) - 1; n >= 0 && strings.HasPrefix(missing[n], r.Name+" ") {
+				missing[n] += " or " + r.Version // a lock names one for each range of Pythons
+				continue
+			}
 			missing = append(missing, r.Name+" "+r.Version)
 		case v != r.Version && !r.Marker:
 			e.Warnings = append(e.Warnings, fmt.Sprintf("%s has %s %s, tested with %s", s.Interpreter, r.Name, v, r.Version))

@@ -91,6 +91,8 @@ func TestUseExistingRefuses(t *testing.T) {
 		kind               runner.Kind
 	}{
 		{"missing packages", says("3,11,7", `,"packages":{"torch":"2.11.0"}`), "missing ", runner.NotFound},
+		{"one of two versions", says("3,11,7", `,"packages":{"torch":"2.11.0"}`), "numpy 2.4.6 or 2.5.5,", runner.NotFound},
+		{"not Python", "exit 0", `does not answer like Python: ""`, runner.Invalid},
 		{"too old", says("3,10,1", ""), "is 3.10.1, too old", runner.Invalid},
 		{"broken", "exit 3", "exit status 3", runner.Invalid},
 		{"endless output", "yes", "does not run", runner.Invalid},
@@ -100,6 +102,9 @@ func TestUseExistingRefuses(t *testing.T) {
 		_, err := Ensure(t.Context(), Worker(t.TempDir(), filepath.Join(dir, "py")), nil)
 		if runner.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v", c.name, err)
+		}
+		if hint := runner.HintOf(err); c.name == "not Python" && !strings.Contains(hint, "name a Python 3.11 to 3.14") {
+			t.Errorf("%s: hint %q", c.name, hint)
 		}
 	}
 	if _, err := Ensure(t.Context(), Worker(t.TempDir(), "/nowhere/python"), nil); runner.KindOf(err) != runner.NotFound {

@@ -479,7 +479,8 @@ func TestEnvironmentProgress(t *testing.T) {
 
 // TestStopped: a stop says what it left and the command that goes on.
 func TestStopped(t *testing.T) {
-	dir, err := openRun(t.TempDir(), "run", intent{})
+	t.Chdir(t.TempDir())
+	dir, err := openRun("other runs", "run", intent{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -492,11 +493,15 @@ func TestStopped(t *testing.T) {
 		}
 	}
 	const none = "interrupted; no step was trained, so there is no checkpoint"
-	check(none, "`dflash-runner up -f 'my own.yaml' --name run` begins it anew; there is nothing to resume")
+	check(none, "`dflash-runner up -f 'my own.yaml' --name run --runs 'other runs'` begins it anew; there is nothing to resume")
+	if err := os.WriteFile(dir.join("config.yaml"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check(none, "`dflash-runner up -f 'other runs/run/config.yaml' --name run` begins it anew; there is nothing to resume")
 	if err := os.WriteFile(dir.join("journal", "1.journal"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	check(none, "`dflash-runner up --resume --name run` begins at step 0 again")
+	check(none, "`dflash-runner up --resume --name run --runs 'other runs'` begins at step 0 again")
 	if got := (intent{file: "it's"}).again("x", false); got != `dflash-runner up -f 'it'\''s' --name x` {
 		t.Errorf("got %s", got)
 	}
@@ -504,12 +509,19 @@ func TestStopped(t *testing.T) {
 	if err := os.Mkdir(dir.join("checkpoints", "step-3"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	check("interrupted", "go on with `dflash-runner up --resume --name run`")
-	for code, want := range map[int]string{runner.ExitStopped: "go on with `dflash-runner up --resume --name run`", runner.ExitFailed: "go on with `dflash-runner up --resume --name run`",
+	check("interrupted", "go on with `dflash-runner up --resume --name run --runs 'other runs'`")
+	for code, want := range map[int]string{runner.ExitStopped: "go on with `dflash-runner up --resume --name run --runs 'other runs'`", runner.ExitFailed: "go on with `dflash-runner up --resume --name run --runs 'other runs'`",
 		runner.ExitHopeless: "", runner.ExitDone: ""} {
 		if f, next := u.onward(core.Finish{Code: code, Reason: "why"}); f.Reason != "why" || next != want {
 			t.Errorf("exit %d: got %q, %q", code, f.Reason, next)
 		}
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := (intent{root: filepath.Join(wd, "runs")}).again("x", true); got != "dflash-runner up --resume --name x" {
+		t.Errorf("in the default directory: %s", got)
 	}
 }
 

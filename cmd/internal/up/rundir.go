@@ -46,19 +46,33 @@ type intent struct {
 	explicit bool   // --name was given
 	resume   bool   // --resume was given
 	file     string // of the configuration; empty: the embedded default
+	root     string // the directory of runs, absolute; empty: the default's
 }
 
 // again is the command that begins a run of that name, or goes on with it,
-// which it does with its own configuration.
+// which it does with its own configuration, found in the directory of runs.
 func (in intent) again(name string, resume bool) string {
+	command := "dflash-runner up"
 	switch {
 	case resume:
-		return "dflash-runner up --resume --name " + name
+		command += " --resume"
 	case in.file != "":
-		return "dflash-runner up -f " + shellWord(in.file) + " --name " + name
+		command += " -f " + shellWord(in.file)
 	}
-	return "dflash-runner up --name " + name
+	return command + " --name " + name + in.runs()
 }
+
+// runs is the flag that names the directory of runs, where it is not the default.
+func (in intent) runs() string {
+	dir := place(in.root)
+	if dir == "" || dir == defaultRuns {
+		return ""
+	}
+	return " --runs " + shellWord(dir)
+}
+
+// defaultRuns is where commands look for runs that are not told otherwise.
+const defaultRuns = "runs"
 
 // shellWord quotes a text for a shell where it must be.
 func shellWord(s string) string {
@@ -79,7 +93,7 @@ func decide(name string, f found, in intent) decision {
 	switch {
 	case f == live:
 		return decision{err: runner.Errorf(runner.Unavailable, "open run %q: a live supervisor has it", name).
-			WithHint("see `dflash-runner status %s`, end it with `dflash-runner down %s`, or choose another --name", name, name)}
+			WithHint("see `dflash-runner status %s`, end it with `dflash-runner down %s`, or choose another --name", name+in.runs(), name+in.runs())}
 	case f == nothing && in.resume:
 		return decision{err: runner.Errorf(runner.NotFound, "resume run %q: there is nothing to resume", name).
 			WithHint("`%s` without --resume starts it", in.again(name, false))}
@@ -109,6 +123,7 @@ func openRun(root, name string, in intent) (*rundir, error) {
 	if err != nil {
 		return nil, writable(root, err)
 	}
+	in.root = root
 	for n, candidate := 1, name; ; candidate = name + "-" + strconv.Itoa(n) {
 		n++
 		path := filepath.Join(root, candidate)
@@ -220,6 +235,9 @@ func writable(path string, err error) error {
 
 // place names a run's paths relative to the working directory where that is shorter.
 func place(path string) string {
+	if path == "" {
+		return ""
+	}
 	wd, err := os.Getwd()
 	if err != nil {
 		return path

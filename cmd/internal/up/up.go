@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
@@ -122,6 +123,9 @@ func Run(ctx context.Context, o Options) int {
 	if err != nil {
 		return say(o.Stderr, err, codeOf(err))
 	}
+	if dir.name != name {
+		fmt.Fprintf(o.Stderr, "note: run %s is finished: this one is %s\n", name, dir.name)
+	}
 	u := &up{options: o, config: c, dir: dir, cores: runtime.NumCPU(), board: newBoard(time.Now), started: time.Now(), state: admin.Starting, phases: map[runner.Worker]string{}}
 	code, err := u.run(ctx)
 	if err := dir.close(); err != nil {
@@ -182,15 +186,20 @@ func (u *up) onward(f core.Finish) (_ core.Finish, next string) {
 // stopped says what a stop left, and how to go on: a checkpoint, a run at step
 // 0, or nothing that could be resumed.
 func (u *up) stopped(reason string) (said, hint string) {
-	again := u.options.intent().again
+	in := u.options.intent()
+	in.root = filepath.Dir(u.dir.path)
 	all, err := image.List(u.dir.join("checkpoints"))
 	switch {
 	case err != nil || len(all) > 0: // a directory that cannot be listed holds what it held
-		return reason, fmt.Sprintf("go on with `%s`", again(u.dir.name, true))
+		return reason, fmt.Sprintf("go on with `%s`", in.again(u.dir.name, true))
 	case hasJournal(u.dir.path):
-		return reason + "; no step was trained, so there is no checkpoint", fmt.Sprintf("`%s` begins at step 0 again", again(u.dir.name, true))
+		return reason + "; no step was trained, so there is no checkpoint", fmt.Sprintf("`%s` begins at step 0 again", in.again(u.dir.name, true))
 	}
-	return reason + "; no step was trained, so there is no checkpoint", fmt.Sprintf("`%s` begins it anew; there is nothing to resume", again(u.dir.name, false))
+	if own := u.dir.join("config.yaml"); exists(own) {
+		in.file = place(own) // it has what --set changed, and the directory of runs
+		in.root = ""
+	}
+	return reason + "; no step was trained, so there is no checkpoint", fmt.Sprintf("`%s` begins it anew; there is nothing to resume", in.again(u.dir.name, false))
 }
 
 // work is the run itself, stage by stage.

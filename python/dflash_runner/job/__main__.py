@@ -84,7 +84,7 @@ def _fail(err: Exception, reporter: Reporter) -> int:
     failure = describe(err)
     user = failure.kind in _USER_KINDS
     if user:
-        log.error("job refused", err=failure.message)
+        log.info("job refused", err=failure.message)  # the report is what the user is shown
     else:
         log.error("job failed", err=failure.message, traceback=list(failure.traceback))
     reporter.error(failure.kind.label, failure.message, failure.hint)

@@ -16,6 +16,7 @@ import numpy as np
 from dflash_runner.data import Skipped, file_digest
 from dflash_runner.data_writer import DatasetWriter, write_prompts
 from dflash_runner.job.fingerprint import fingerprint, read_facts, write_facts
+from dflash_runner.job.mistakes import Mistakes
 from dflash_runner.job.reporter import Reporter
 from dflash_runner.job.samples import FORMATS, Sample, read_samples
 from dflash_runner.job.v1 import job_pb2
@@ -51,9 +52,11 @@ def prepare(job: job_pb2.Prepare, *, reporter: Reporter) -> None:
     """
     _check(job)
     directory, files = Path(job.directory), [Path(name) for name in job.files]
+    missing = Mistakes()
     for path in files:
         if not path.is_file():
-            raise FileError(f"read {path}: no such file")
+            missing.add(FileError(f"read {path}: no such file"))
+    missing.refuse()
     print_ = fingerprint(
         job,
         leave_out=("directory", "target_directory", "prompts"),
@@ -152,11 +155,19 @@ def _samples(
     job: job_pb2.Prepare, files: Sequence[Path], tokenizer: Callable[[], Any], reporter: Reporter
 ) -> Iterator[tuple[int, Sample]]:
     """Every file's samples with the file's number; progress goes by files."""
-    vocabulary = _vocabulary(Path(job.target_directory), tokenizer)
+    vocabulary, mistakes = _vocabulary(Path(job.target_directory), tokenizer), Mistakes()
     for source, path in enumerate(files):
         reporter.progress("prepare", source, len(files))
-        for sample in read_samples(path, tokenizer=tokenizer, vocabulary=vocabulary, form=job.format):
+        for sample in read_samples(
+            path,
+            tokenizer=tokenizer,
+            vocabulary=vocabulary,
+            form=job.format,
+            max_tokens=job.max_tokens,
+            mistakes=mistakes,
+        ):
             yield source, sample
+    mistakes.refuse()
     reporter.progress("prepare", len(files), len(files))
 
 

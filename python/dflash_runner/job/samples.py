@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from dflash_runner.corpus import TEXT_SUFFIXES, read_text, split_lines
+from dflash_runner.job.mistakes import Mistakes
 from dflash_runner.tensorfile import FileError
 
-__all__ = ["FORMATS", "Sample", "read_samples"]
+__all__ = ["FORMATS", "Sample", "most_bytes", "read_samples"]
 
+TEXT_BYTES = 4 << 20  # of one document, at least; tokenising takes a hundred times that in memory
+BYTES_PER_TOKEN = 64  # far more than a token of text has, so that what is refused is far too long
 FORMATS = ("auto", "tokens", "text", "chat", "prompt_response")
 _KEYS = {
     "tokens": ("tokens", "loss_mask"),
@@ -35,7 +38,23 @@ class Sample:
     loss_mask: list[int]
 
 
-def read_samples(path: Path, *, tokenizer: Callable[[], Any], vocabulary: int, form: str) -> Iterator[Sample]:
+def most_bytes(max_tokens: int) -> int:
+    """How many bytes of text one document may have, of which `max_tokens` tokens are kept.
+
+    Source: python/tests/test_job_prepare.py; one line of 24 MB took 2.6 GB and minutes (measured).
+    """
+    return max(TEXT_BYTES, BYTES_PER_TOKEN * max_tokens)
+
+
+def read_samples(
+    path: Path,
+    *,
+    tokenizer: Callable[[], Any],
+    vocabulary: int,
+    form: str,
+    max_tokens: int,
+    mistakes: Mistakes,
+) -> Iterator[Sample]:
     """The samples of one file, tokenised, in order; also those too short to use.
 
     Args:
@@ -43,33 +62,83 @@ def read_samples(path: Path, *, tokenizer: Callable[[], Any], vocabulary: int, f
         tokenizer: gives the target's; called only where there is text to tokenise.
         vocabulary: ids at or above it are refused.
         form: one of `FORMATS`; "auto" goes by each line's keys.
+        max_tokens: what is kept of a document; a text far longer is refused before it is tokenised.
+        mistakes: takes, with file and line, anything that is not such a document. Once there is
+            one, the rest is only checked, and nothing more is yielded.
 
     Raises:
-        FileError: with file and line, for anything that is not such a document.
+        FileError: there are too many mistakes.
 
     Source: proto/dflash_runner/job/v1/job.proto, Prepare.
     """
-    if path.suffix in TEXT_SUFFIXES:
-        if form not in ("auto", "text"):
-            raise FileError(f"read {path}: format {form}: want a .jsonl file")
-        tokens = _encode(tokenizer(), read_text(path))
-        yield Sample(line=0, tokens=tokens, loss_mask=[1] * len(tokens))
+    limit = most_bytes(max_tokens)
+    try:
+        text = _text_of(path, form)
+        if path.suffix in TEXT_SUFFIXES:
+            _bound(f"{path}", (text,), limit)
+            if not mistakes:
+                tokens = _encode(tokenizer(), text)
+                yield Sample(line=0, tokens=tokens, loss_mask=[1] * len(tokens))
+            return
+    except FileError as err:
+        mistakes.add(err)
         return
-    if path.suffix != ".jsonl":
-        raise FileError(f"read {path}: want a file ending in {', '.join((*TEXT_SUFFIXES, '.jsonl'))}")
-    for number, line in split_lines(read_text(path)):
+    for number, line in split_lines(text):
         where = f"{path}:{number}"
-        tokens, mask = _line_sample(where, line, tokenizer, form)
-        if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
-            odd = next(t for t in tokens if not 0 <= t < vocabulary)
-            raise FileError(f"read {where}: tokens: want ids below {vocabulary}, got {odd}")
+        try:
+            line_form, value = _document(where, line, form)
+            _check(where, line_form, value, vocabulary, limit)
+            if mistakes:
+                continue
+            tokens, mask = _tokens(where, line_form, value, tokenizer)
+        except FileError as err:
+            mistakes.add(err)
+            continue
         yield Sample(line=number, tokens=tokens, loss_mask=mask)
 
 
-def _line_sample(
-    where: str, line: str, tokenizer: Callable[[], Any], form: str
-) -> tuple[list[int], list[int]]:
-    """Tokens and loss mask of one .jsonl line."""
+def _text_of(path: Path, form: str) -> str:
+    """A file's text, where it is of a kind that is read."""
+    if path.suffix not in (*TEXT_SUFFIXES, ".jsonl"):
+        raise FileError(f"read {path}: want a file ending in {', '.join((*TEXT_SUFFIXES, '.jsonl'))}")
+    if path.suffix != ".jsonl" and form not in ("auto", "text"):
+        raise FileError(f"read {path}: format {form}: want a .jsonl file")
+    return read_text(path)
+
+
+def _bound(where: str, texts: Sequence[str], limit: int) -> None:
+    """Refuses a document of more text than is worth tokenising: nothing of it is cut here."""
+    if 4 * sum(map(len, texts)) <= limit:  # no character has more than 4 bytes
+        return
+    size = sum(len(text.encode(errors="surrogatepass")) for text in texts)
+    if size > limit:
+        raise FileError(
+            f"read {where}: want at most {limit} bytes of text in a document, got {size}",
+            hint="it is too long: split it into documents; of each only max_tokens are kept",
+        )
+
+
+def _check(where: str, form: str, value: Mapping[str, Any], vocabulary: int, limit: int) -> None:
+    """Refuses a document that cannot be a sample, before anything of it is tokenised."""
+    if form == "tokens":
+        tokens, _ = _given(where, value)
+        if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
+            odd = next(t for t in tokens if not 0 <= t < vocabulary)
+            raise FileError(f"read {where}: tokens: want ids below {vocabulary}, got {odd}")
+        return
+    if form != "chat":
+        _bound(where, [value[key] for key in _KEYS[form]], limit)
+        return
+    for i, message in enumerate(value["messages"]):
+        if not isinstance(message, dict) or not all(
+            isinstance(message.get(k), str) for k in ("role", "content")
+        ):
+            raise FileError(f"read {where}: messages[{i}]: want role and content as text")
+    _bound(where, [message["content"] for message in value["messages"]], limit)
+
+
+def _document(where: str, line: str, form: str) -> tuple[str, Mapping[str, Any]]:
+    """The format of one .jsonl line, and its object with the keys of that format."""
     try:
         value = json.loads(line)
     except ValueError as err:
@@ -86,6 +155,13 @@ def _line_sample(
         if not isinstance(value.get(key), want_type):
             got = type(value[key]).__name__ if key in value else "nothing"
             raise FileError(f"read {where}: {key}: want a {want_type.__name__}, got {got}")
+    return form, value
+
+
+def _tokens(
+    where: str, form: str, value: Mapping[str, Any], tokenizer: Callable[[], Any]
+) -> tuple[list[int], list[int]]:
+    """Tokens and loss mask of one document that was checked."""
     if form == "tokens":
         return _given(where, value)
     if form == "chat":
@@ -122,11 +198,6 @@ def _chat(where: str, messages: Sequence[Any], tokenizer: Any) -> tuple[list[int
             f"read {where}: messages: the target's tokenizer has no chat template",
             hint="add chat_template.jinja to the target's directory, or give prompt and response",
         )
-    for i, message in enumerate(messages):
-        if not isinstance(message, dict) or not all(
-            isinstance(message.get(k), str) for k in ("role", "content")
-        ):
-            raise FileError(f"read {where}: messages[{i}]: want role and content as text")
     if "{% generation" in tokenizer.chat_template or "{%- generation" in tokenizer.chat_template:
         out = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
         return list(out["input_ids"]), [int(m) for m in out["assistant_masks"]]
