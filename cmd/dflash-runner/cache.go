@@ -94,7 +94,7 @@ func (c *cli) cacheClear() *cobra.Command {
 		Example: "  dflash-runner cache clear\n  dflash-runner cache clear targets data",
 		RunE: func(_ *cobra.Command, kinds []string) error {
 			if name := c.liveRun(); name != "" {
-				return runner.Errorf(runner.Unavailable, "clear cache: run %s is live and may use it", name).WithHint("`dflash-runner down %s` ends it", name)
+				return runner.Errorf(runner.Unavailable, "clear cache: run %s is live and may use it", name).WithHint("`dflash-runner down %s` ends it", name+c.runsFlag())
 			}
 			_, entries, err := cached()
 			if err != nil {

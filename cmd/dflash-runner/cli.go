@@ -193,6 +193,18 @@ func (c *cli) printJSON(v any) error {
 	return c.print("%s\n", text)
 }
 
+// runsFlag is what a command in a hint needs to find the same runs: nothing,
+// where they are in the default directory.
+func (c *cli) runsFlag() string {
+	switch {
+	case c.runs == "runs":
+		return ""
+	case strings.ContainsAny(c.runs, " \t'\"$`\\*?&|;<>()[]{}!#~"):
+		return " --runs '" + strings.ReplaceAll(c.runs, "'", `'\''`) + "'"
+	}
+	return " --runs " + c.runs
+}
+
 // find gives the directory of the run named by the argument at that place, or of
 // the newest.
 func (c *cli) find(args []string, at int) (string, error) {

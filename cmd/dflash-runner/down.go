@@ -66,7 +66,7 @@ func (c *cli) end(ctx context.Context, dir string, shot admin.Snapshot, quick, n
 		case <-ctx.Done():
 			tick.Stop()
 			return shot.Status, runner.Errorf(runner.Unavailable, "end run %s: it was asked and still runs after %s", shot.Name, timeout).
-				WithHint("`dflash-runner down %s --quick` ends it at once", shot.Name)
+				WithHint("`dflash-runner down %s --quick` ends it at once", shot.Name+c.runsFlag())
 		case <-tick.C:
 		}
 		// over is said by the file, gone by the process: both are wanted
