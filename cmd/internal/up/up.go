@@ -22,6 +22,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/doctor"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/flock"
 	"github.com/dflash-runner/dflash-runner/runner/image"
 	"github.com/dflash-runner/dflash-runner/runner/kernels"
 	"github.com/dflash-runner/dflash-runner/runner/probe"
@@ -79,6 +80,7 @@ type up struct {
 	plan        plan.Plan      // from preflight on
 	gpus        []doctor.GPU   // of the machine, where the run is on GPUs; from preflight on
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
+	held        []*flock.Lock  // cache entries that the run uses
 
 	mu           sync.Mutex // guards below
 	loop         *drive.Loop
@@ -179,7 +181,6 @@ func (u *up) work(ctx context.Context) (core.Finish, error) {
 	if err != nil {
 		return core.Finish{}, err
 	}
-	u.board.done("target")
 	u.mu.Lock()
 	u.top1 = targetTop1(target)
 	u.mu.Unlock()
