@@ -122,6 +122,9 @@ func Run(ctx context.Context, o Options) int {
 	if err != nil {
 		return say(o.Stderr, err, codeOf(err))
 	}
+	if err := fits(dir, c); err != nil {
+		return say(o.Stderr, errors.Join(err, dir.close()), codeOf(err))
+	}
 	u := &up{options: o, config: c, dir: dir, cores: runtime.NumCPU(), board: newBoard(time.Now), started: time.Now(), state: admin.Starting, phases: map[runner.Worker]string{}}
 	code, err := u.run(ctx)
 	if err := dir.close(); err != nil {
@@ -134,6 +137,10 @@ func Run(ctx context.Context, o Options) int {
 func (u *up) run(ctx context.Context) (int, error) {
 	ctx, u.cancel = context.WithCancel(ctx)
 	defer u.cancel()
+	before, err := keep(u.dir)
+	if err != nil {
+		return codeOf(err), err
+	}
 	around, err := u.open(ctx)
 	if err != nil {
 		return codeOf(err), err
@@ -151,6 +158,9 @@ func (u *up) run(ctx context.Context) (int, error) {
 	}
 	err = errors.Join(err, u.end(finish, hint))
 	err = errors.Join(err, around.close())
+	if refused := finish.Code == runner.ExitUsage || finish.Code == runner.ExitPreflight; refused && u.loop == nil {
+		err = errors.Join(err, before.restore(u.dir))
+	}
 	return finish.Code, err
 }
 
