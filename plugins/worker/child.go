@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/leash"
 )
 
 // nonceName is the variable by which processes that left their group are found.
@@ -53,7 +54,7 @@ type child struct {
 	stdin *os.File      // host's end, nil without
 	lane  *net.UnixConn // host's end, nil without
 	death *os.File      // write end; its closing tells the child that the host is gone
-	leash *leash        // its closing kills the child's group
+	leash *leash.Leash  // its closing kills the child's group
 
 	exited chan struct{} // closed once the leader is dead, before it is reaped
 	done   chan struct{} // closed once reaped, descendants gone, pipes drained
@@ -160,7 +161,7 @@ func (c *child) live(p *plumbing, started chan<- error) {
 	pumps.Wait()
 	closeAll(p.ours[:]...)
 	c.death.Close()
-	c.leash.release()
+	c.leash.Release()
 	close(c.done)
 }
 
@@ -170,7 +171,7 @@ func (c *child) spawn() (err error) {
 		return runner.Errorf(runner.NotFound, "start %s: %w", c.spec.argv[0], err)
 	}
 	c.pid = c.cmd.Process.Pid
-	if c.leash, err = newLeash(c.pid); err != nil {
+	if c.leash, err = leash.New(c.pid); err != nil {
 		c.kill(-c.pid, syscall.SIGKILL)
 		c.cmd.Wait()
 		return runner.Errorf(runner.Internal, "start %s: tie its group to this process: %w", c.spec.argv[0], err)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +44,9 @@ func TestLeashIsOursAlone(t *testing.T) {
 	if n := armed(strconv.Itoa(c.pid)); n != 0 {
 		t.Errorf("the child has %d armed files", n)
 	}
-	c.leash.write.Close()
+	if err := syscall.Kill(-c.pid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
 	<-c.done
 	if c.status.Signal != unix.SIGKILL {
 		t.Errorf("the child ended with %v", c.status)

@@ -160,6 +160,9 @@ const (
 	StageStopped = "stopped" // on request, before it was done
 )
 
+// PhaseElsewhere is the phase of a stage whose result another run is making.
+const PhaseElsewhere = "waiting for another run that builds it"
+
 // ImageStatus is one image in memory.
 type ImageStatus struct {
 	Step  runner.Step `json:"step"`

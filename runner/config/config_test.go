@@ -173,7 +173,7 @@ func TestProblems(t *testing.T) {
 		{"set of nothing", valid, []string{"training.steps="}, []string{"training.steps: want a value, got nothing"}},
 		{"all at once", "version: 1\nrun: {nmae: x, seed: a}\ntraining: {steps: -1}\nwarmup: {deadline: soon}\n", nil, []string{
 			"2:7: run.nmae", "2:22: run.seed", "3:19: training.steps: want at least 0", "4:20: warmup.deadline",
-			"drafter.captured_layers: want at most 3", "data.regenerate.samples"}},
+			"drafter.captured_layers: want at most 3", "data.regenerate.samples", "training.buckets: want at most the target's 1024 positions, got 3072"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

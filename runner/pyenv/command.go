@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/leash"
 )
 
 // Bounds on what a child says.
@@ -35,8 +37,6 @@ type command struct {
 func (c command) run(ctx context.Context) ([]string, error) {
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	cmd.Dir, cmd.Env = c.dir, c.env
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -49,7 +49,7 @@ func (c command) run(ctx context.Context) ([]string, error) {
 	// Ends when every holder of the pipe's other end is gone, or it is closed
 	// below; waited for through tail.
 	go func() { tail <- readTail(r, c.line) }()
-	err = startAndWait(cmd, w)
+	err = tied(cmd, func() { w.Close() })
 	var lines []string
 	select {
 	case lines = <-tail:
@@ -63,16 +63,26 @@ func (c command) run(ctx context.Context) ([]string, error) {
 	return lines, err
 }
 
-// startAndWait keeps its thread until the child is reaped: the parent-death
-// signal is bound to the thread that started the child.
-func startAndWait(cmd *exec.Cmd, w *os.File) error {
+// tied starts cmd, calls started, and waits for it. The command leads a process
+// group that ends with ctx of cmd, with the command, and with this process,
+// however that dies: the parent-death signal reaches the command alone, the
+// leash what it started too. The thread is kept until the child is reaped, as
+// the parent-death signal is bound to the thread that started it.
+func tied(cmd *exec.Cmd, started func()) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	err := cmd.Start()
-	w.Close()
+	started()
 	if err != nil {
 		return err
 	}
+	l, err := leash.New(cmd.Process.Pid)
+	if err != nil { // one without is not let live
+		return errors.Join(fmt.Errorf("tie its group to this process: %w", err), cmd.Cancel(), cmd.Wait())
+	}
+	defer l.Release()
 	return cmd.Wait()
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dflash-runner/dflash-runner/python"
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/flock"
 )
 
 // Spec says which environment is wanted.
@@ -42,7 +43,7 @@ type Env struct {
 	Made        bool              // by this call
 	Warnings    []string
 
-	lock *fileLock
+	lock *flock.Lock
 }
 
 // Close lets others make the environment anew.
@@ -50,7 +51,7 @@ func (e *Env) Close() error {
 	if e.lock == nil {
 		return nil
 	}
-	return e.lock.close()
+	return e.lock.Close()
 }
 
 // Progress is one thing that happened while an environment was made.
@@ -84,13 +85,13 @@ func Ensure(ctx context.Context, s Spec, progress func(Progress)) (*Env, error) 
 	if err != nil {
 		return nil, err
 	}
-	lock, err := openLock(m.dir + ".lock")
+	lock, err := flock.Open(m.dir + flock.Suffix)
 	if err != nil {
 		return nil, err
 	}
 	e, err := m.ensure(ctx, lock)
 	if err != nil {
-		return nil, errors.Join(err, lock.close())
+		return nil, errors.Join(err, lock.Close())
 	}
 	return e, nil
 }
@@ -103,7 +104,7 @@ const (
 )
 
 // ensure verifies, and makes what does not verify under the exclusive lock.
-func (m *maker) ensure(ctx context.Context, lock *fileLock) (*Env, error) {
+func (m *maker) ensure(ctx context.Context, lock *flock.Lock) (*Env, error) {
 	w := waiting{m: m, lock: lock, tick: time.NewTicker(lockPause)}
 	defer w.tick.Stop()
 	made := false
@@ -116,7 +117,7 @@ func (m *maker) ensure(ctx context.Context, lock *fileLock) (*Env, error) {
 			got.Made = made
 			return got, nil
 		}
-		exclusive, err := lock.try(true)
+		exclusive, err := lock.Try(true)
 		if err == nil && !exclusive {
 			err = w.wait(ctx, problem)
 		}
@@ -138,7 +139,7 @@ func (m *maker) ensure(ctx context.Context, lock *fileLock) (*Env, error) {
 // waiting is for another run that holds the lock.
 type waiting struct {
 	m     *maker
-	lock  *fileLock
+	lock  *flock.Lock
 	tick  *time.Ticker
 	said  bool
 	users int // how many times running it was held by users only
@@ -147,11 +148,11 @@ type waiting struct {
 // wait lets some time pass, while another run makes the environment. One that
 // must be made anew while others only use it would never be free: an error.
 func (w *waiting) wait(ctx context.Context, problem string) error {
-	shared, err := w.lock.try(false) // not to be had beside a maker
+	shared, err := w.lock.Try(false) // not to be had beside a maker
 	if err != nil {
 		return err
 	}
-	if err := w.lock.drop(); err != nil {
+	if err := w.lock.Drop(); err != nil {
 		return runner.Errorf(runner.Unavailable, "unlock %s: %w", w.m.dir, err)
 	}
 	if w.users++; !shared {
@@ -175,11 +176,11 @@ func (w *waiting) wait(ctx context.Context, problem string) error {
 
 // claim gives the environment under a shared lock, if it verifies under it;
 // otherwise it says what is wrong.
-func (m *maker) claim(lock *fileLock) (*Env, string, error) {
+func (m *maker) claim(lock *flock.Lock) (*Env, string, error) {
 	if _, problem := verify(m.dir, m.lockSum, m.installerSum); problem != "" {
 		return nil, problem, nil
 	}
-	shared, err := lock.try(false)
+	shared, err := lock.Try(false)
 	if err != nil || !shared {
 		return nil, "being made", err
 	}

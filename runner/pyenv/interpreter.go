@@ -59,7 +59,7 @@ func ask(ctx context.Context, path string, env []string, packages string) (inter
 	cmd := exec.CommandContext(ctx, path, "-I", "-c", fmt.Sprintf(question, packages))
 	cmd.Env, cmd.WaitDelay = env, time.Second
 	cmd.Stdout = &limitedWriter{w: &out, left: 4 << 20}
-	if err := cmd.Run(); err != nil {
+	if err := tied(cmd, func() {}); err != nil {
 		if ctx.Err() != nil {
 			return i, context.Cause(ctx)
 		}

@@ -2,6 +2,7 @@ package pyenv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/dflash-runner/dflash-runner/python"
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/flock"
 )
 
 // maker makes one environment.
@@ -78,6 +80,14 @@ func (m *maker) make(ctx context.Context, problem string) error {
 	}
 	if err := m.room(); err != nil {
 		return err
+	}
+	downloads, err := flock.Open(filepath.Join(filepath.Dir(m.dir), "uv-cache"+flock.Suffix)) // `cache clear` leaves it meanwhile
+	if err != nil {
+		return err
+	}
+	defer func() { _ = downloads.Close() }() // and so drops the lock
+	if ok, err := downloads.Try(false); err != nil || !ok {
+		return errors.Join(err, runner.Errorf(runner.Unavailable, "make environment: uv's cache is being removed").WithHint("try again"))
 	}
 	base, err := m.base(ctx)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/flock"
 )
 
 // Entry is one thing in the cache.
@@ -48,12 +49,12 @@ func List(root string) (entries []Entry, err error) {
 			return nil, runner.Errorf(runner.Unavailable, "list cache: %w", err)
 		}
 		for _, n := range names {
-			if strings.HasSuffix(n.Name(), ".lock") {
+			if strings.HasSuffix(n.Name(), flock.Suffix) {
 				continue
 			}
 			e := Entry{Kind: kind.Name(), Name: n.Name(), Path: filepath.Join(root, kind.Name(), n.Name())}
 			e.measure()
-			e.InUse = locked(e.Path + ".lock")
+			e.InUse = locked(lockOf(e.Path))
 			entries = append(entries, e)
 		}
 	}
@@ -97,6 +98,16 @@ func (e *Entry) measure() {
 	}
 }
 
+// lockOf names the lock file of an entry. What is not whole yet, or is being
+// removed, goes by the lock of the entry that it is of.
+func lockOf(path string) string {
+	dir, name := filepath.Split(path)
+	if entry, _, ok := strings.Cut(name, ".partial-"); ok {
+		name = strings.TrimPrefix(entry, ".")
+	}
+	return filepath.Join(dir, strings.TrimPrefix(name, ".removed-")+flock.Suffix)
+}
+
 // locked reports whether some process holds the lock file.
 func locked(path string) bool {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -107,14 +118,18 @@ func locked(path string) bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
 }
 
-// Remove takes an entry out of the cache, under its lock where it has one: it
-// is renamed first, so that nobody finds half of it.
+// Remove takes an entry out of the cache, under its lock: it is renamed first,
+// so that nobody finds half of it. The lock file stays, as somebody may wait at it.
 func Remove(e Entry) error {
-	if f, err := os.OpenFile(e.Path+".lock", os.O_RDWR, 0); err == nil {
-		defer func() { _ = f.Close() }()
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			return runner.Errorf(runner.Unavailable, "remove %s %s: a process uses it", e.Kind, e.Name)
-		}
+	lock, err := flock.Open(lockOf(e.Path))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	if alone, err := lock.Try(true); err != nil {
+		return err
+	} else if !alone {
+		return runner.Errorf(runner.Unavailable, "remove %s %s: a process uses it", e.Kind, e.Name)
 	}
 	gone := filepath.Join(filepath.Dir(e.Path), ".removed-"+e.Name)
 	if err := os.RemoveAll(gone); err != nil {
@@ -133,10 +148,10 @@ func Remove(e Entry) error {
 // nobody answers, and cache entries that were being made or removed an hour ago.
 // Directories of sockets are not among them: their owners are known to admin.
 func Leftovers(root, runtime string, now time.Time) (paths []string) {
-	for _, pattern := range []string{"*/.removed-*", "*/.tmp-*", "*/*.tmp", "*/*.partial"} {
+	for _, pattern := range []string{"*/.removed-*", "*/.tmp-*", "*/*.tmp", "*/*.partial", "*/.*.partial-*"} {
 		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the patterns are well formed
 		for _, path := range found {
-			if s, err := os.Lstat(path); err == nil && now.Sub(s.ModTime()) > time.Hour && !locked(path+".lock") {
+			if s, err := os.Lstat(path); err == nil && now.Sub(s.ModTime()) > time.Hour && !locked(lockOf(path)) {
 				paths = append(paths, path)
 			}
 		}

@@ -138,3 +138,28 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("want %d bytes, %d of them shared, got %+v", want, lib, e)
 	}
 }
+
+// TestWhatIsBeingMadeIsInUse: what a maker has written so far goes by the lock
+// of the entry that it will be.
+func TestWhatIsBeingMadeIsInUse(t *testing.T) {
+	root := tree(t, "targets/.a.partial-x1/model", "targets/.b.partial-x2/model", "data/a/.train.partial-x3/data")
+	hold(t, filepath.Join(root, "targets/a.lock"))
+	hold(t, filepath.Join(root, "data/a.lock"))
+	entries, err := List(root)
+	if err != nil || len(entries) != 3 {
+		t.Fatalf("got %+v, %v", entries, err)
+	}
+	for _, e := range entries {
+		used := e.Name != ".b.partial-x2"
+		if e.InUse != used {
+			t.Errorf("%s: want in use %v", e.Name, used)
+		}
+		err := Remove(e)
+		if _, gone := os.Stat(e.Path); (err != nil) != used || (gone == nil) != used {
+			t.Errorf("%s: want it kept %v, got %v, %v", e.Name, used, err, gone)
+		}
+		if used && runner.KindOf(err) != runner.Unavailable {
+			t.Errorf("%s: got %v", e.Name, err)
+		}
+	}
+}

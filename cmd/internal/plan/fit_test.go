@@ -19,7 +19,7 @@ func qwen() config.Model {
 // large is a configuration of the reference workload on GPUs.
 func large(t *testing.T, set ...string) *config.Config {
 	t.Helper()
-	return load(t, append([]string{"workers.device=cuda", "training.compute_dtype=bfloat16", "target.dtype=bfloat16", "drafter.attention=flex",
+	return load(t, append([]string{"workers.device=cuda", "target.embedded.sequence_tokens=2048", "training.compute_dtype=bfloat16", "target.dtype=bfloat16", "drafter.attention=flex",
 		"training.buckets=[3072]", "training.anchors=512", "drafter.layers=5", "target.embedded.layers=36", "drafter.captured_layers=5",
 		"drafter.block_size=16", "workers.drafters=1"}, set...)...)
 }

@@ -204,6 +204,9 @@ func (u *up) end(f core.Finish, hint, next string) error {
 	err := admin.WriteSummary(u.dir.path, s)
 	err = errors.Join(err, admin.WriteStatus(u.dir.path, last))
 	err = errors.Join(err, u.kernels.Close())
+	for _, l := range u.held {
+		err = errors.Join(err, l.Close())
+	}
 	if u.environment != nil {
 		err = errors.Join(err, u.environment.Close())
 	}

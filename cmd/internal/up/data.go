@@ -7,6 +7,7 @@ import (
 
 	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/flock"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
 
@@ -28,41 +29,70 @@ func (u *up) dataStage(ctx context.Context, target string) (dataset, error) {
 		return dataset{}, err
 	}
 	dir := filepath.Join(u.cache, "data", key)
-	d := datasetIn(dir)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return d, runner.Errorf(runner.Unavailable, "make cache: %w", err)
-	}
-	train, heldout := c.Data.Files, c.Data.HeldoutFiles
+	d, m := datasetIn(dir), recipe{directory: dir, target: target, train: c.Data.Files, heldout: c.Data.HeldoutFiles}
+	first := "prepare" // of the stages that make it
 	if r.Samples > 0 {
-		answers := filepath.Join(dir, "answers")
-		regenerate.Directory = answers
-		if err := u.make(ctx, "regenerate", filepath.Join(answers, "regenerate.json"), &jobv1.Job{Job: &jobv1.Job_Regenerate{Regenerate: regenerate}}); err != nil {
-			return d, err
-		}
-		train, heldout = []string{filepath.Join(answers, "train.jsonl")}, []string{filepath.Join(answers, "heldout.jsonl")}
-		d.prompts = filepath.Join(answers, "prompts.safetensors")
+		first, m.regenerate = "regenerate", regenerate
+		regenerate.Directory = filepath.Join(dir, "answers")
+		m.train, m.heldout = []string{filepath.Join(regenerate.Directory, "train.jsonl")}, []string{filepath.Join(regenerate.Directory, "heldout.jsonl")}
+		d.prompts = filepath.Join(regenerate.Directory, "prompts.safetensors")
 	} else {
 		u.board.finish("regenerate", "skipped")
 	}
-	if exists(filepath.Join(d.train, "index.safetensors")) && exists(filepath.Join(d.heldout, "index.safetensors")) {
-		u.board.reused("prepare")
-		return d, nil
+	m.data = d
+	err = u.hold(ctx, first, flock.Entry{Path: dir, Ready: m.ready, Make: func(ctx context.Context) error { return u.makeData(ctx, m) }})
+	if err == nil {
+		u.board.reused("prepare") // nothing, where it was made here
+	}
+	return d, err
+}
+
+// recipe is what a cache entry of data is made from.
+type recipe struct {
+	directory, target string
+	train, heldout    []string
+	regenerate        *jobv1.Regenerate // nil where the user's own samples are taken
+	data              dataset
+}
+
+// answered says whether the target has written all samples that are asked of it.
+func (m recipe) answered() bool {
+	return m.regenerate == nil || exists(filepath.Join(m.regenerate.Directory, "regenerate.json"))
+}
+
+func (m recipe) ready() bool {
+	return m.answered() && exists(filepath.Join(m.data.train, "index.safetensors")) && exists(filepath.Join(m.data.heldout, "index.safetensors"))
+}
+
+// makeData makes what is not there yet of an entry that this process alone holds.
+func (u *up) makeData(ctx context.Context, m recipe) error {
+	if err := os.MkdirAll(m.directory, 0o755); err != nil {
+		return runner.Errorf(runner.Unavailable, "make cache: %w", err)
+	}
+	prompts := m.data.prompts
+	if m.regenerate != nil {
+		prompts = "" // it writes its own
+		if m.answered() {
+			u.board.reused("regenerate")
+		} else {
+			u.board.begin("regenerate")
+			if _, err := u.job(ctx, "regenerate", jobThreads, &jobv1.Job{Job: &jobv1.Job_Regenerate{Regenerate: m.regenerate}}); err != nil {
+				return err
+			}
+			u.board.done("regenerate")
+		}
 	}
 	u.board.begin("prepare")
-	u.board.expect("prepare", 0, len(heldout))
-	if err := u.prepare(ctx, target, train, d.train, ""); err != nil {
-		return d, err
+	u.board.expect("prepare", 0, len(m.heldout))
+	if err := u.prepare(ctx, m.target, m.train, m.data.train, ""); err != nil {
+		return err
 	}
-	u.board.expect("prepare", len(train), 0)
-	prompts := ""
-	if r.Samples == 0 {
-		prompts = d.prompts
-	}
-	if err := u.prepare(ctx, target, heldout, d.heldout, prompts); err != nil {
-		return d, err
+	u.board.expect("prepare", len(m.train), 0)
+	if err := u.prepare(ctx, m.target, m.heldout, m.data.heldout, prompts); err != nil {
+		return err
 	}
 	u.board.done("prepare")
-	return d, nil
+	return nil
 }
 
 func (u *up) prepareJob(target string, files []string) *jobv1.Prepare {
@@ -80,20 +110,6 @@ func (u *up) prepare(ctx context.Context, target string, files []string, directo
 	}
 	_, err := u.job(ctx, "prepare", 1, &jobv1.Job{Job: &jobv1.Job_Prepare{Prepare: j}})
 	return err
-}
-
-// make runs a job whose result appears whole, unless it is there.
-func (u *up) make(ctx context.Context, stage, proof string, j *jobv1.Job) error {
-	if exists(proof) {
-		u.board.reused(stage)
-		return nil
-	}
-	u.board.begin(stage)
-	if _, err := u.job(ctx, stage, jobThreads, j); err != nil {
-		return err
-	}
-	u.board.done(stage)
-	return nil
 }
 
 // stamps describes the user's files by name, size and time, so that data made

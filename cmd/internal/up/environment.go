@@ -3,6 +3,7 @@ package up
 import (
 	"context"
 
+	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/pyenv"
 )
 
@@ -46,6 +47,9 @@ func (u *up) environmentStage(ctx context.Context) error {
 // when all of it is there, it is still to be unpacked.
 func (u *up) making(p pyenv.Progress) {
 	phase := p.Stage
+	if phase == "wait" {
+		phase = admin.PhaseElsewhere
+	}
 	if p.TotalBytes > 0 {
 		phase = "download"
 	}

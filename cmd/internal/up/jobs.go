@@ -16,7 +16,9 @@ import (
 	"github.com/dflash-runner/dflash-runner/plugins/worker"
 	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/config"
+	"github.com/dflash-runner/dflash-runner/runner/flock"
 	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
@@ -120,16 +122,35 @@ func (u *up) targetStage(ctx context.Context) (string, error) {
 	}
 	dir := filepath.Join(u.cache, "targets", key)
 	b.Directory = dir
-	if exists(filepath.Join(dir, "target.json")) {
-		u.board.reused("target")
-		return dir, nil
+	return dir, u.hold(ctx, "target", flock.Entry{
+		Path:  dir,
+		Ready: func() bool { return exists(filepath.Join(dir, "target.json")) },
+		Make: func(ctx context.Context) error {
+			u.board.begin("target")
+			_, err := u.job(ctx, "target", jobThreads, &jobv1.Job{Job: &jobv1.Job_BuildTarget{BuildTarget: b}})
+			if err == nil {
+				u.board.done("target")
+			}
+			return err
+		},
+	})
+}
+
+// hold takes a cache entry for the rest of the run, making it where it is not
+// there. That another run makes it is shown in the stage.
+func (u *up) hold(ctx context.Context, stage string, e flock.Entry) error {
+	e.Wait = func() {
+		u.board.begin(stage)
+		u.board.enter(stage, admin.PhaseElsewhere)
+		u.note(stage, admin.PhaseElsewhere)
 	}
-	u.board.begin("target")
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return "", runner.Errorf(runner.Unavailable, "make cache: %w", err)
+	l, err := e.Hold(ctx)
+	if err != nil {
+		return err
 	}
-	_, err = u.job(ctx, "target", jobThreads, &jobv1.Job{Job: &jobv1.Job_BuildTarget{BuildTarget: b}})
-	return dir, err
+	u.held = append(u.held, l)
+	u.board.reused(stage) // nothing, where it was made here
+	return nil
 }
 
 // targetTop1 reads how good an embedded target is; nil for a user's own.

@@ -458,6 +458,7 @@ func TestEnvironmentProgress(t *testing.T) {
 		done, total uint64
 		eta         float64
 	}{
+		{pyenv.Progress{Stage: "wait"}, admin.PhaseElsewhere, 0, 0, 0},
 		{pyenv.Progress{Stage: "venv"}, "venv", 0, 0, 0},
 		{pyenv.Progress{Stage: "packages", TotalBytes: 50}, "download", 0, 50, 0},
 		{pyenv.Progress{Stage: "packages", DoneBytes: 10, TotalBytes: 50}, "download", 10, 50, 40},

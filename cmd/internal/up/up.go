@@ -23,6 +23,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/doctor"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/flock"
 	"github.com/dflash-runner/dflash-runner/runner/image"
 	"github.com/dflash-runner/dflash-runner/runner/kernels"
 	"github.com/dflash-runner/dflash-runner/runner/probe"
@@ -82,6 +83,7 @@ type up struct {
 	plan        plan.Plan      // from preflight on
 	gpus        []doctor.GPU   // of the machine, where the run is on GPUs; from preflight on
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
+	held        []*flock.Lock  // cache entries that the run uses
 
 	mu           sync.Mutex // guards below
 	loop         *drive.Loop
@@ -123,6 +125,9 @@ func Run(ctx context.Context, o Options) int {
 	if err != nil {
 		return say(o.Stderr, err, codeOf(err))
 	}
+	if err := fits(dir, c); err != nil {
+		return say(o.Stderr, errors.Join(err, dir.close()), codeOf(err))
+	}
 	if dir.name != name {
 		fmt.Fprintf(o.Stderr, "note: run %s is finished: this one is %s\n", name, dir.name)
 	}
@@ -138,6 +143,10 @@ func Run(ctx context.Context, o Options) int {
 func (u *up) run(ctx context.Context) (int, error) {
 	ctx, u.cancel = context.WithCancel(ctx)
 	defer u.cancel()
+	before, err := keep(u.dir)
+	if err != nil {
+		return codeOf(err), err
+	}
 	around, err := u.open(ctx)
 	if err != nil {
 		return codeOf(err), err
@@ -156,6 +165,9 @@ func (u *up) run(ctx context.Context) (int, error) {
 	}
 	err = errors.Join(err, u.end(finish, hint, next))
 	err = errors.Join(err, around.close())
+	if refused := finish.Code == runner.ExitUsage || finish.Code == runner.ExitPreflight; refused && u.loop == nil {
+		err = errors.Join(err, before.restore(u.dir))
+	}
 	return finish.Code, err
 }
 
@@ -215,7 +227,6 @@ func (u *up) work(ctx context.Context) (core.Finish, error) {
 	if err != nil {
 		return core.Finish{}, err
 	}
-	u.board.done("target")
 	u.mu.Lock()
 	u.top1 = targetTop1(target)
 	u.mu.Unlock()

@@ -102,6 +102,11 @@ func stageLines(last, next admin.Status) (lines []string) {
 			lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s: %s%s %s", s.Name, s.State, after(s), figuresOf(s))))
 		case s.State != before.State:
 			lines = append(lines, s.Name+": "+s.State)
+			if s.Phase == admin.PhaseElsewhere {
+				lines = append(lines, s.Name+": "+s.Phase)
+			}
+		case s.Phase != before.Phase && s.Phase == admin.PhaseElsewhere:
+			lines = append(lines, s.Name+": "+s.Phase)
 		case s.Total > 1 && s.Done*progressLines/s.Total > before.Done*progressLines/max(before.Total, 1):
 			lines = append(lines, progressLine(s, next))
 		}

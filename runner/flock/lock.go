@@ -1,4 +1,4 @@
-package pyenv
+package flock
 
 import (
 	"errors"
@@ -9,22 +9,24 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 )
 
-// fileLock is a flock on a file of its own. The kernel drops it when the
-// process dies.
-type fileLock struct{ f *os.File }
+// Suffix is what a thing's lock file is named after it with.
+const Suffix = ".lock"
 
-// openLock opens, or makes, the lock file without locking it.
-func openLock(path string) (*fileLock, error) {
+// Lock is a flock on a file of its own.
+type Lock struct{ f *os.File }
+
+// Open opens, or makes, the lock file without locking it.
+func Open(path string) (*Lock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, runner.Errorf(runner.Unavailable, "open lock: %w", err)
 	}
-	return &fileLock{f}, nil
+	return &Lock{f}, nil
 }
 
-// try takes the lock, shared or not, without waiting; ok is false when another
+// Try takes the lock, shared or not, without waiting; ok is false when another
 // process holds it in a way that excludes ours. An earlier hold is given up.
-func (l *fileLock) try(exclusive bool) (ok bool, err error) {
+func (l *Lock) Try(exclusive bool) (ok bool, err error) {
 	how := unix.LOCK_SH
 	if exclusive {
 		how = unix.LOCK_EX
@@ -43,8 +45,8 @@ func (l *fileLock) try(exclusive bool) (ok bool, err error) {
 	}
 }
 
-// drop gives up the hold and keeps the file open.
-func (l *fileLock) drop() error { return unix.Flock(int(l.f.Fd()), unix.LOCK_UN) }
+// Drop gives up the hold and keeps the file open.
+func (l *Lock) Drop() error { return unix.Flock(int(l.f.Fd()), unix.LOCK_UN) }
 
-// close drops the lock.
-func (l *fileLock) close() error { return l.f.Close() }
+// Close drops the lock.
+func (l *Lock) Close() error { return l.f.Close() }
