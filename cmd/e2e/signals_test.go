@@ -138,7 +138,7 @@ func checkOther(t *testing.T, h *home, run string) {
 	before := read(t, h.path(run, "config.yaml"))
 	for what, settings := range map[string][]string{
 		"steps: want what the run began with, 200000, got 30": set("training.steps=30"),
-		"learning rate: want": set("training.learning_rate=0.5"),
+		"training.learning_rate: want":                        set("training.learning_rate=0.5"),
 	} {
 		r := h.must(2, append([]string{"up", "--plain", "--resume", "--name", run}, settings...)...)
 		if !strings.Contains(r.err, what) || !strings.Contains(r.err, "drafter.init_from") {
