@@ -62,12 +62,20 @@ func encode(name string, v any) ([]byte, error) {
 
 // ReadStatus reads status.json. A run that says it is running but whose process
 // is dead is Lost; one in another pid namespace is believed.
-func ReadStatus(directory string) (Status, error) {
-	var s Status
+func ReadStatus(directory string) (Status, error) { return readStatus(directory, Process.Look) }
+
+func readStatus(directory string, look func(Process) Life) (s Status, err error) {
 	if err := read(directory, StatusFile, &s); err != nil {
 		return s, err
 	}
-	if !s.State.Over() && s.Process.Look() == Dead {
+	if s.State.Over() || look(s.Process) != Dead {
+		return s, nil
+	}
+	// Between the two looks it may have written its end, and gone.
+	if err := read(directory, StatusFile, &s); err != nil {
+		return s, err
+	}
+	if !s.State.Over() && look(s.Process) == Dead {
 		s.State = Lost
 	}
 	return s, nil

@@ -162,3 +162,21 @@ func TestReadErrors(t *testing.T) {
 		t.Errorf("torn: got %v", err)
 	}
 }
+
+// TestEndBesideReading: a run that writes its end and goes while its status is
+// read has ended; one that goes without is lost.
+func TestEndBesideReading(t *testing.T) {
+	for want, wrote := range map[State]string{Ended: `{"state": "ended"}`, Lost: `{"state": "stopping"}`} {
+		dir := t.TempDir()
+		put := func(text string) {
+			if err := os.WriteFile(filepath.Join(dir, StatusFile), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(`{"state": "training"}`)
+		s, err := readStatus(dir, func(Process) Life { put(wrote); return Dead })
+		if err != nil || s.State != want {
+			t.Errorf("it wrote %s: got %s, %v, want %s", wrote, s.State, err, want)
+		}
+	}
+}
