@@ -29,7 +29,8 @@ func (c *cli) downCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !shot.State.Over() {
+			ran := !shot.State.Over()
+			if ran {
 				if shot.Client == nil {
 					return runner.Errorf(runner.Unavailable, "end run %s: %s", shot.Name, shot.Note).
 						WithHint("if pid %d hangs: kill it; nothing that it started outlives it", shot.Process.Pid)
@@ -38,7 +39,7 @@ func (c *cli) downCommand() *cobra.Command {
 					return err
 				}
 			}
-			return c.reportEnd(shot.Status)
+			return c.reportEnd(shot.Status, ran)
 		},
 	})
 	cmd.Flags().BoolVar(&quick, "quick", false, "do not wait for a checkpoint")
@@ -77,8 +78,8 @@ func (c *cli) end(ctx context.Context, dir string, shot admin.Snapshot, quick, n
 	}
 }
 
-// reportEnd prints how the run stands now.
-func (c *cli) reportEnd(s admin.Status) error {
+// reportEnd prints how the run stands now; ran says that it ran before.
+func (c *cli) reportEnd(s admin.Status, ran bool) error {
 	if c.json {
 		return c.printJSON(s)
 	}
@@ -86,6 +87,8 @@ func (c *cli) reportEnd(s admin.Status) error {
 	switch {
 	case s.State == admin.Lost:
 		what = "is not running: its process is gone and wrote no end"
+	case s.State == admin.Ended && s.Exit != nil && ran:
+		what = fmt.Sprintf("has ended now, with exit %d at step %d", *s.Exit, s.Step)
 	case s.State == admin.Ended && s.Exit != nil:
 		what = fmt.Sprintf("is not running: ended with exit %d at step %d", *s.Exit, s.Step)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,7 +44,12 @@ func (c *cli) judge(cmd *cobra.Command, args []string) (admin.Health, error) {
 	dir, err := c.find(args, 0)
 	if err == nil {
 		var shot admin.Snapshot
-		if shot, err = admin.Open(cmd.Context(), dir); err == nil {
+		ctx, cancel := context.WithTimeout(cmd.Context(), admin.AnswerWithin)
+		defer cancel()
+		if shot, err = admin.Open(ctx, dir); err == nil {
+			if shot.Client == nil && !shot.State.Over() {
+				return admin.Silent(shot.Status), nil
+			}
 			return admin.Judge(shot.Status, time.Now()), nil
 		}
 	}

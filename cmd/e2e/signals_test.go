@@ -99,7 +99,7 @@ func checkDetached(t *testing.T, h *home) {
 	eventually(t, "events and logs are followed", func() bool {
 		return strings.Contains(events.out.String(), "step decided") && strings.Contains(log.out.String(), "drafter")
 	})
-	if r := h.must(0, "down"); !strings.Contains(r.out, "run stops is not running: ended with exit 75") {
+	if r := h.must(0, "down"); !strings.Contains(r.out, "run stops has ended now, with exit 75 at step ") {
 		t.Errorf("down: got %s", r.out)
 	}
 	for _, f := range []*running{events, log} { // they end with the run

@@ -70,6 +70,16 @@ func Judge(s Status, now time.Time) Health {
 	return h
 }
 
+// AnswerWithin is how long a run may take to answer before its health is unknown.
+const AnswerWithin = 2 * time.Second
+
+// Silent is the health of a run that should answer and does not: what it wrote
+// before says nothing of now.
+func Silent(s Status) Health {
+	detail := fmt.Sprintf("does not answer within %v; its process %d is %s", AnswerWithin, s.Process.Pid, s.Process.State())
+	return Health{Status: Unknown, Checks: []Check{{"supervisor", Unknown, detail}}}
+}
+
 func supervisorCheck(s Status, now time.Time) Check {
 	c := Check{Name: "supervisor"}
 	switch age := now.Sub(s.UpdatedAt); {

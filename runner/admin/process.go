@@ -52,18 +52,46 @@ var errZombie = errors.New("it is dead, not yet reaped")
 // startTicks reads field 22 of /proc/<pid>/stat. The name before it may hold
 // spaces and brackets, so fields are counted from the last bracket.
 func startTicks(pid int) (uint64, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields, err := stat(pid)
 	if err != nil {
-		return 0, runner.Errorf(runner.NotFound, "identify process %d: %w", pid, err)
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 20 {
-		return 0, runner.Errorf(runner.Internal, "identify process %d: want 52 fields in stat, got %d", pid, len(fields)+2)
+		return 0, err
 	}
 	if state := fields[0]; state == "Z" || state == "X" {
 		return 0, runner.Errorf(runner.NotFound, "identify process %d: %w", pid, errZombie)
 	}
 	return strconv.ParseUint(fields[19], 10, 64)
+}
+
+// stat gives the fields of /proc/<pid>/stat from the third on.
+func stat(pid int) ([]string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, runner.Errorf(runner.NotFound, "identify process %d: %w", pid, err)
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 20 {
+		return nil, runner.Errorf(runner.Internal, "identify process %d: want 52 fields in stat, got %d", pid, len(fields)+2)
+	}
+	return fields, nil
+}
+
+// State says in words what the process does now.
+func (p Process) State() string {
+	switch p.Look() {
+	case Elsewhere:
+		return "in another pid namespace, where it cannot be seen from here"
+	case Dead:
+		return "gone"
+	}
+	fields, err := stat(p.Pid)
+	if err != nil {
+		return "gone"
+	}
+	words := map[string]string{"R": "running", "S": "sleeping", "D": "waiting in the kernel, for a disk or a device", "T": "stopped by a signal: `kill -CONT` lets it go on", "t": "stopped by a debugger"}
+	if what, ok := words[fields[0]]; ok {
+		return what
+	}
+	return "in state " + fields[0]
 }
 
 // Life is what can be told of a process from here.

@@ -151,6 +151,8 @@ func (c *Core) take(in Input) {
 		c.publish.asked = c.decided + 1
 	case StopRequested:
 		c.stopRequested(in)
+	case Suspended:
+		c.suspended()
 	case Tick:
 		c.wake = time.Time{}
 	}

@@ -93,6 +93,23 @@ func (c *Core) expire() (acted bool) {
 	return true
 }
 
+// suspended starts every deadline anew: in the time that is gone nobody could
+// have been heard.
+func (c *Core) suspended() {
+	for i := range c.workers {
+		w := &c.workers[i]
+		for n := range w.orders {
+			w.orders[n].sent = c.now
+		}
+		if s := w.life.State; s == life.Launching || s == life.Warming || s == life.Draining {
+			w.life.Since = c.now
+		}
+	}
+	if c.end.on {
+		c.end.since = c.now
+	}
+}
+
 // setWake asks for a Tick at the earliest deadline, unless one that comes no
 // later is out. A Tick too early does no harm.
 func (c *Core) setWake() {

@@ -323,3 +323,18 @@ func TestDeathsWhileTheRunEnds(t *testing.T) {
 		})
 	}
 }
+
+// A supervisor that did not run heard of nobody: what is owed is due anew.
+func TestSuspendedSupervisor(t *testing.T) {
+	s := two
+	s.tune = func(c *Config) { c.Deadlines.Order = time.Minute }
+	x := stage(t, s, holding(0, is[runner.Produce]))
+	x.now = x.now.Add(time.Hour)
+	x.give(Suspended{}, Tick{})
+	x.pass(time.Minute - 1)
+	if ks := x.kills(); len(ks) > 0 {
+		t.Fatalf("killed for the time in which nobody listened: %+v", ks)
+	}
+	x.pass(1)
+	x.expectKill("target/0", runner.CauseDeadline, "did not answer produce within 1m0s")
+}

@@ -102,6 +102,9 @@ type (
 	// Tick says that the time named by the last Wake has come. More of them do
 	// no harm.
 	Tick struct{}
+	// Suspended says that the supervisor itself did not run for a while: what
+	// workers owe is due as if it were asked for now.
+	Suspended struct{}
 	// CheckpointRequested asks for a checkpoint of the step decided next.
 	CheckpointRequested struct{}
 	// StopRequested is a signal or `down`. Quick: end now, save nothing more.
@@ -128,5 +131,6 @@ func (Arranged) input()            {}
 func (Assigned) input()            {}
 func (Published) input()           {}
 func (Tick) input()                {}
+func (Suspended) input()           {}
 func (CheckpointRequested) input() {}
 func (StopRequested) input()       {}

@@ -97,6 +97,11 @@ func (l *Loop) watch(id runner.Life, p Process) {
 		case <-p.Done():
 			return
 		case <-every.C:
+			now := time.Now()
+			l.pulse.look(now)
+			if l.pulse.fresh(now, l.c.SignOfLife) {
+				continue // it was this process that gave no sign of asking
+			}
 			if age := p.SignAge(); age > l.c.SignOfLife {
 				l.inbox.post(core.Unfit{Life: id, Cause: runner.CauseDeadline,
 					Message: fmt.Sprintf("no sign of life for %s: the process is stopped or stuck in the kernel", age.Round(time.Millisecond)),

@@ -49,6 +49,7 @@ type Loop struct {
 	making  map[core.ImageID]bool // asked for, neither there nor dropped
 	disk    *inbox                // the one disk worker's queue: func(), and nil at the end
 	guard   *guard
+	pulse   *pulse
 	wake    *time.Timer
 	outcome *core.Finish
 	degrade map[string]string // what is worse than asked for, by subject
@@ -70,7 +71,7 @@ func New(c Config) (*Loop, error) {
 	}
 	return &Loop{c: c, core: k, inbox: newInbox(), lives: map[runner.Life]*life{}, arenas: map[runner.Arena]*slotted{}, creates: map[runner.Arena]runner.CreateArena{},
 		making: map[core.ImageID]bool{}, images: map[core.ImageID]Region{}, disk: newInbox(), degrade: map[string]string{},
-		guard: newGuard(c, arranged)}, nil
+		guard: newGuard(c, arranged), pulse: newPulse(time.Now())}, nil
 }
 
 // Run drives the core until it finishes. It returns when every life was reaped
@@ -79,6 +80,9 @@ func New(c Config) (*Loop, error) {
 func (l *Loop) Run(ctx context.Context) core.Finish {
 	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	l.goEdge(l.diskWorker) // ends at the nil that end posts
+	l.pulse.look(time.Now())
+	l.pulse.take() // between New and here nobody was waited for
+	l.goEdge(l.keepPulse)
 	l.handle(core.Begin{})
 	for l.outcome == nil {
 		<-l.inbox.ready
@@ -162,7 +166,17 @@ func (l *Loop) View(ctx context.Context) (v View, ok bool) {
 // handle feeds one input and acts on the answer; after Finish the core answers
 // nothing. From the loop alone.
 func (l *Loop) handle(in core.Input) {
-	for _, a := range l.core.Handle(time.Now(), in) {
+	now := time.Now()
+	l.pulse.look(now)
+	if gone := l.pulse.take(); gone > 0 {
+		l.c.Observe(suspension(now, gone))
+		l.feed(now, core.Suspended{})
+	}
+	l.feed(now, in)
+}
+
+func (l *Loop) feed(now time.Time, in core.Input) {
+	for _, a := range l.core.Handle(now, in) {
 		l.act(a)
 	}
 }
