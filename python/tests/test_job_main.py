@@ -36,7 +36,7 @@ def test_a_users_mistake_ends_in_2_with_one_error_line(stdin, kind, message):
     assert error.kind == kind and message in error.message
     assert "Traceback" not in stderr
     logged = [json.loads(line) for line in stderr.splitlines()]
-    assert logged[-1]["@level"] == "info", "the report says it already, and a warning would be shown beside it"
+    assert logged[-1]["@level"] == "info", "the report says it already, and a warning would show beside it"
     assert message in logged[-1]["err"]
 
 
