@@ -55,7 +55,7 @@ func TestTooMuchMemory(t *testing.T) {
 		return
 	}
 	h := newHome(t)
-	r := h.must(3, up("huge", set("workers.targets=200", "workers.slots=64", "training.buckets=[48, 1048576]", "target.embedded.seed=7")...)...)
+	r := h.must(3, up("huge", set("workers.targets=200", "workers.slots=64", "training.buckets=[48, 1048576]", "target.embedded.sequence_tokens=262144")...)...)
 	if !strings.Contains(r.err, "of memory") || !strings.Contains(r.err, "hint: ") {
 		t.Errorf("want what is wanted and what there is, got %s", r.err)
 	}
