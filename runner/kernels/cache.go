@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/flock"
 	"github.com/dflash-runner/dflash-runner/runner/seal"
 )
 
@@ -64,7 +65,7 @@ func (f Facts) text() ([]byte, error) {
 type Cache struct {
 	Dir   string
 	facts Facts
-	lock  *os.File
+	lock  *flock.Lock
 
 	mu     sync.Mutex // guards below
 	inside int        // warm-ups that are running
@@ -97,12 +98,14 @@ func (c *Cache) hold(f Facts) error {
 	if err := os.MkdirAll(filepath.Dir(c.Dir), 0o755); err != nil {
 		return unusable(c.Dir, err)
 	}
-	lock, err := os.OpenFile(c.Dir+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := flock.Open(c.Dir + flock.Suffix)
 	if err != nil {
 		return unusable(c.Dir, err)
 	}
 	c.lock = lock
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+	if shared, err := lock.Try(false); err != nil {
+		return unusable(c.Dir, err)
+	} else if !shared {
 		return runner.Errorf(runner.Unavailable, "open kernel cache %s: it is being removed", c.Dir).WithHint("try again")
 	}
 	made := os.Mkdir(c.Dir, 0o700)
