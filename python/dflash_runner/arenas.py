@@ -13,8 +13,7 @@ from dflash_runner.cuda_driver import CudaDriver
 from dflash_runner.cuda_memory import Driver
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.orders import CreateArena, MapArena
-from dflash_runner.slots import RowArena
-from dflash_runner.staging import StagedRows, Staging
+from dflash_runner.staging import Rows, StagedRows, Staging
 
 
 class Arenas:
@@ -40,7 +39,7 @@ class Arenas:
         self._make_driver = driver
         self._driver: Driver | None = None
         self._device = torch.device(device)
-        self._arenas: dict[int, RowArena] = {}
+        self._arenas: dict[int, Rows] = {}
 
     def map(self, order: MapArena, *, fd: int) -> None:
         """Map the arena behind `fd`, which is closed in every case.
@@ -86,7 +85,7 @@ class Arenas:
         )
         return fd
 
-    def get(self, arena: int, *, doing: str) -> RowArena:
+    def get(self, arena: int, *, doing: str) -> Rows:
         """The mapped arena of a number.
 
         Raises:

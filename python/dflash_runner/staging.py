@@ -125,7 +125,7 @@ class Staging:
 
 
 class Rows(Protocol):
-    """An arena of the host, as a role uses it."""
+    """An arena of any kind, as a role uses it: the arena itself, or pinned memory before it."""
 
     def write_row(self, slot: int, *, version: int, row: int, tensors: Mapping[str, Parts]) -> Handle:
         """Copy tensors into a slot; complete on return."""
