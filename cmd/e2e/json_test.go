@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The names that others build on (issue 3, README "JSON that others build on").
+// The names that others build on (README, "JSON that others build on").
 // Fields may be added; one that goes away breaks somebody.
 const (
 	statusFields = `name state step steps_total epoch rows_committed loss tokens_per_s acceptance acceptance_step

@@ -13,8 +13,8 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 )
 
-// TestNames: the names that others build on (issue 3, "JSON that others build
-// on" and "Done when"). Fields may be added, never taken away.
+// TestNames: the names that others build on (README, "JSON that others build
+// on"). Fields may be added, never taken away.
 func TestNames(t *testing.T) {
 	for name, c := range map[string]struct {
 		v    any

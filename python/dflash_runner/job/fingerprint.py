@@ -30,7 +30,7 @@ def fingerprint(job: Message, *, leave_out: Sequence[str], **inputs: str | int) 
         leave_out: fields that do not shape the result, or that `inputs` stands for.
         inputs: digests, versions, threads.
 
-    Source: the issue's "cached under its fingerprint".
+    Source: README, Files of a run (what a job made is cached by its fingerprint).
     """
     settings = json_format.MessageToDict(
         job, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -54,7 +54,7 @@ def read_facts(path: Path, *, fingerprint: str) -> Mapping[str, Any] | None:
     Raises:
         FileError: the directory holds something else.
 
-    Source: the issue's "cached under its fingerprint".
+    Source: README, Files of a run (what a job made is cached by its fingerprint).
     """
     if not path.parent.exists() or (path.parent.is_dir() and not any(path.parent.iterdir())):
         return None
