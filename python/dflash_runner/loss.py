@@ -6,19 +6,17 @@ K block size, J = K-1 predicted slots of a block, Q = N*K noise tokens, V vocabu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dflash_runner.attention import Attend, Rule, document_starts
 from dflash_runner.head import FrozenHead
 from dflash_runner.model import Drafter
-
-CHUNK_BYTES = 256 << 20
-"""Most bytes that the float32 logits alive at once take; more are made chunk by chunk."""
+from dflash_runner.operations import PLAIN, Operations, Score
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +111,7 @@ def terms(
     rows: Rows,
     blocks: Blocks,
     attend: Attend,
-    chunk_bytes: int = CHUNK_BYTES,
+    by: Operations = PLAIN,
 ) -> RowTerms:
     """The rows' loss terms and figures: the one call site of training, warm-up and held-out loss.
 
@@ -125,7 +123,7 @@ def terms(
         rows: hidden states and tokens.
         blocks: of the same rows.
         attend: the attention under `blocks.rule`.
-        chunk_bytes: bound of the logits alive at once.
+        by: who computes the drafter's operations and its score.
 
     Compile: all dimensions static.
     """
@@ -135,6 +133,7 @@ def terms(
         positions_BS=blocks.positions_BS,
         noise_positions_BQ=blocks.noise_positions_BQ,
         attend=attend,
+        by=by,
     )
     size = blocks.rule.block_size
     predicted_RD = hidden_BQD.unflatten(1, (-1, size))[:, :, 1:].flatten(0, 2)
@@ -143,7 +142,7 @@ def terms(
         head=head,
         labels_R=blocks.labels_BNJ.flatten(),
         weights_R=blocks.weights_BNJ.flatten(),
-        chunk_bytes=chunk_bytes,
+        by=by,
     )
     hit_BNJ = hit_R.view_as(blocks.valid_BNJ) & blocks.valid_BNJ
     whole_BN = blocks.valid_BNJ.all(dim=-1)
@@ -159,12 +158,7 @@ def terms(
 
 
 def cross_entropy(
-    hidden_RD: Tensor,
-    *,
-    head: FrozenHead,
-    labels_R: Tensor,
-    weights_R: Tensor,
-    chunk_bytes: int = CHUNK_BYTES,
+    hidden_RD: Tensor, *, head: FrozenHead, labels_R: Tensor, weights_R: Tensor, by: Operations = PLAIN
 ) -> tuple[Tensor, Tensor]:
     """(weight * cross-entropy, whether the best guess is the label) of each slot, [R] both.
 
@@ -173,9 +167,20 @@ def cross_entropy(
     """
     if head.head_VD.requires_grad:
         raise AssertionError("the head must be frozen: its gradient is not computed")
-    rows = max(1, chunk_bytes // (4 * head.head_VD.shape[0]))
-    weighted_R, hit_R = _HeadLoss.apply(hidden_RD, head.head_VD, labels_R, weights_R, rows)
+    rows = chunk_rows(len(hidden_RD), most=by.score_bytes // (by.logit_bytes * head.head_VD.shape[0]))
+    weighted_R, hit_R = _HeadLoss.apply(hidden_RD, head.head_VD, labels_R, weights_R, by.score, rows)
     return weighted_R, hit_R
+
+
+def chunk_rows(slots: int, *, most: int) -> int:
+    """How many slots a chunk has: at most `most`, at least one.
+
+    The largest number that divides `slots`, so that all chunks have one shape, unless that would be less
+    than half of what is allowed: then the last chunk is a shorter one.
+    """
+    most = max(1, min(most, slots))
+    even = next(rows for rows in range(most, 0, -1) if slots % rows == 0)
+    return even if 2 * even >= most else most
 
 
 class _HeadLoss(torch.autograd.Function):
@@ -183,31 +188,30 @@ class _HeadLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_RD: Tensor, head_VD: Tensor, labels_R: Tensor, weights_R: Tensor, rows: int
+        ctx: Any,
+        hidden_RD: Tensor,
+        head_VD: Tensor,
+        labels_R: Tensor,
+        weights_R: Tensor,
+        score: Callable[..., Score],
+        rows: int,
     ) -> tuple[Tensor, Tensor]:
         """Loop over chunks of `rows` slots."""
         wanted = hidden_RD.requires_grad
-        losses, hits, gradients = [], [], []
-        for low in range(0, len(hidden_RD), rows):
-            part = slice(low, low + rows)
-            logits = F.linear(hidden_RD[part].to(head_VD.dtype), head_VD).float()
-            label = labels_R[part, None]
-            total = logits.logsumexp(dim=-1, keepdim=True)
-            losses.append((total - logits.gather(1, label))[:, 0] * weights_R[part])
-            hits.append(logits.argmax(dim=-1) == labels_R[part])
-            if wanted:
-                chance = logits.sub_(total).exp_()
-                chance.scatter_add_(1, label, torch.full_like(chance[:, :1], -1.0))
-                gradients.append((chance.to(head_VD.dtype) @ head_VD).to(hidden_RD.dtype))
+        chunks = [
+            score(hidden_RD[low : low + rows], head_VD, labels_R[low : low + rows], wanted)
+            for low in range(0, len(hidden_RD), rows)
+        ]
+        losses, hits, gradients = zip(*chunks, strict=True)
         if wanted:
             ctx.save_for_backward(torch.cat(gradients), weights_R)
         hit_R = torch.cat(hits)
         ctx.mark_non_differentiable(hit_R)
-        return torch.cat(losses), hit_R
+        return torch.cat(losses) * weights_R, hit_R
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         """Scale each slot's gradient by its weight and by what came from above."""
         gradient_RD, weights_R = ctx.saved_tensors
         scale_R = outer[0] * weights_R
-        return (gradient_RD.float() * scale_R[:, None]).to(gradient_RD.dtype), None, None, None, None
+        return (gradient_RD.float() * scale_R[:, None]).to(gradient_RD.dtype), None, None, None, None, None

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dflash_runner.attention import Attend
 from dflash_runner.errors import Kind, WorkerError
+from dflash_runner.operations import PLAIN, Operations
 
 Context = list[tuple[Tensor, Tensor]]
 """Per layer the context's (key_BGSE, value_BGSE): what serving caches."""
@@ -90,21 +91,12 @@ def target_layer_ids(layers: int, *, count: int) -> tuple[int, ...]:
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm, computed in float32, with a learned weight.
-
-    Source: transformers Qwen3RMSNorm: rounded to the input's dtype before the weight is applied.
-    """
+    """The learned weight of a norm, which `operations.norm` computes."""
 
     def __init__(self, size: int, *, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x with its last dimension normed; same dtype."""
-        if x.dtype == torch.float32:
-            return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
-        return F.rms_norm(x.float(), (x.shape[-1],), None, self.eps).to(x.dtype) * self.weight
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,16 +114,6 @@ class Rotary:
         cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
         return Rotary(cos_B1SE=torch.cat([cos, cos], dim=-1), sin_B1SE=torch.cat([-sin, sin], dim=-1))
 
-    def turn(self, x_BHSE: Tensor) -> Tensor:
-        """x with each head turned by its position."""
-        return turn(x_BHSE, cos=self.cos_B1SE, sin=self.sin_B1SE)
-
-
-def turn(x: Tensor, *, cos: Tensor, sin: Tensor) -> Tensor:
-    """x with its last dimension turned; cos and sin as `Rotary` has them, of a shape that broadcasts."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.addcmul(x * cos, torch.cat([second, first], dim=-1), sin)
-
 
 class Attention(nn.Module):
     """Queries from the noise alone; keys and values from the context and the noise."""
@@ -147,20 +129,30 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(width, eps=config.rms_norm_eps)
         self.k_norm = RMSNorm(width, eps=config.rms_norm_eps)
 
-    def _heads(self, x_BSM: Tensor) -> Tensor:
-        return x_BSM.unflatten(-1, (-1, self.head_dim))
+    def query(self, x_BQD: Tensor, *, rotary: Rotary, by: Operations) -> Tensor:
+        """query_BHQE of the noise."""
+        weight_E, eps = self.q_norm.weight, self.q_norm.eps
+        return by.heads(self.q_proj(x_BQD), weight_E, rotary.cos_B1SE, rotary.sin_B1SE, eps)
 
-    def key_value(self, x_BSD: Tensor, *, rotary: Rotary) -> tuple[Tensor, Tensor]:
+    def key_value(
+        self, x_BSD: Tensor, *, rotary: Rotary, heads: Callable[..., Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """(key_BGSE, value_BGSE) of context or noise: k_norm is per token, so it commutes with joining."""
-        key = rotary.turn(self.k_norm(self._heads(self.k_proj(x_BSD))).transpose(1, 2))
-        return key, self._heads(self.v_proj(x_BSD)).transpose(1, 2)
+        key = self.k_proj(x_BSD), self.k_norm.weight, rotary.cos_B1SE, rotary.sin_B1SE, self.k_norm.eps
+        return heads(*key), self.v_proj(x_BSD).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def forward(
-        self, x_BQD: Tensor, *, context: tuple[Tensor, Tensor], rotary: Rotary, attend: Attend
+        self,
+        x_BQD: Tensor,
+        *,
+        context: tuple[Tensor, Tensor],
+        rotary: Rotary,
+        attend: Attend,
+        by: Operations,
     ) -> Tensor:
         """The attention's output for the noise, [B,Q,D]."""
-        query = rotary.turn(self.q_norm(self._heads(self.q_proj(x_BQD))).transpose(1, 2))
-        key, value = self.key_value(x_BQD, rotary=rotary)
+        query = self.query(x_BQD, rotary=rotary, by=by)
+        key, value = self.key_value(x_BQD, rotary=rotary, heads=by.heads)
         key = torch.cat([context[0], key], dim=2)
         value = torch.cat([context[1], value], dim=2)
         return self.o_proj(attend(query, key, value).transpose(1, 2).flatten(2))
@@ -175,9 +167,9 @@ class MLP(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *, by: Operations) -> Tensor:
         """down(silu(gate(x)) * up(x))."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(by.gate(self.gate_proj(x), self.up_proj(x)))
 
 
 class Layer(nn.Module):
@@ -191,12 +183,29 @@ class Layer(nn.Module):
         self.mlp = MLP(config)
 
     def forward(
-        self, x_BQD: Tensor, *, context: tuple[Tensor, Tensor], rotary: Rotary, attend: Attend
-    ) -> Tensor:
-        """The layer's output for the noise, [B,Q,D]."""
-        normed = self.input_layernorm(x_BQD)
-        x_BQD = x_BQD + self.self_attn(normed, context=context, rotary=rotary, attend=attend)
-        return x_BQD + self.mlp(self.post_attention_layernorm(x_BQD))
+        self,
+        x_BQD: Tensor,
+        normed_BQD: Tensor,
+        *,
+        context: tuple[Tensor, Tensor],
+        rotary: Rotary,
+        attend: Attend,
+        by: Operations,
+    ) -> tuple[Tensor, Tensor]:
+        """The noise after attention, and what the MLP has still to add to it, [B,Q,D] both.
+
+        Args:
+            x_BQD: the noise.
+            normed_BQD: the same under `input_layernorm`: made with the sum before it, in one go.
+            context: the context's keys and values.
+            rotary: of the noise.
+            attend: the attention.
+            by: who computes the operations.
+        """
+        change_BQD = self.self_attn(normed_BQD, context=context, rotary=rotary, attend=attend, by=by)
+        after = self.post_attention_layernorm
+        x_BQD, normed_BQD = by.add_norm(x_BQD, change_BQD, after.weight, after.eps)
+        return x_BQD, self.mlp(normed_BQD, by=by)
 
 
 class Drafter(nn.Module):
@@ -244,24 +253,39 @@ class Drafter(nn.Module):
         config = self.config
         return Rotary.at(positions_BS, head_dim=config.head_dim, theta=config.rope_theta, dtype=dtype)
 
-    def context(self, hidden_BSC: Tensor, *, positions_BS: Tensor) -> Context:
+    def context(self, hidden_BSC: Tensor, *, positions_BS: Tensor, by: Operations = PLAIN) -> Context:
         """Each layer's keys and values of the context: projected, then normed, once for all layers.
 
         Args:
             hidden_BSC: the target's hidden states, captured layers side by side; the drafter's dtype.
             positions_BS: place within the document.
+            by: who computes the operations.
         """
-        feature_BSD = self.hidden_norm(self.fc(hidden_BSC))
+        norm = self.hidden_norm
+        feature_BSD = by.context_norm(self.fc(hidden_BSC), norm.weight, norm.eps)
         rotary = self._rotary(positions_BS, feature_BSD.dtype)
-        return [layer.self_attn.key_value(feature_BSD, rotary=rotary) for layer in self.layers]
+        heads = by.context_heads
+        return [layer.self_attn.key_value(feature_BSD, rotary=rotary, heads=heads) for layer in self.layers]
 
-    def draft(self, noise_BQD: Tensor, *, context: Context, positions_BQ: Tensor, attend: Attend) -> Tensor:
+    def draft(
+        self,
+        noise_BQD: Tensor,
+        *,
+        context: Context,
+        positions_BQ: Tensor,
+        attend: Attend,
+        by: Operations = PLAIN,
+    ) -> Tensor:
         """Final hidden states of the noise, [B,Q,D], given the context's keys and values."""
         rotary = self._rotary(positions_BQ, noise_BQD.dtype)
-        hidden_BQD = noise_BQD
-        for layer, cached in zip(self.layers, context, strict=True):
-            hidden_BQD = layer(hidden_BQD, context=cached, rotary=rotary, attend=attend)
-        return self.norm(hidden_BQD)
+        norms = [*(layer.input_layernorm for layer in self.layers), self.norm]
+        hidden_BQD, normed_BQD = noise_BQD, by.norm(noise_BQD, norms[0].weight, norms[0].eps)
+        for layer, cached, after in zip(self.layers, context, norms[1:], strict=True):
+            hidden_BQD, change_BQD = layer(
+                hidden_BQD, normed_BQD, context=cached, rotary=rotary, attend=attend, by=by
+            )
+            hidden_BQD, normed_BQD = by.add_norm(hidden_BQD, change_BQD, after.weight, after.eps)
+        return normed_BQD
 
     def forward(
         self,
@@ -271,6 +295,7 @@ class Drafter(nn.Module):
         positions_BS: Tensor,
         noise_positions_BQ: Tensor,
         attend: Attend,
+        by: Operations = PLAIN,
     ) -> Tensor:
         """Final hidden states of the noise, [B,Q,D]: the training forward.
 
@@ -282,8 +307,9 @@ class Drafter(nn.Module):
             positions_BS: place of each context token within its document.
             noise_positions_BQ: anchor + offset, likewise.
             attend: the attention, which holds the mask.
+            by: who computes the operations.
 
         Compile: all dimensions static.
         """
-        context = self.context(hidden_BSC, positions_BS=positions_BS)
-        return self.draft(noise_BQD, context=context, positions_BQ=noise_positions_BQ, attend=attend)
+        context = self.context(hidden_BSC, positions_BS=positions_BS, by=by)
+        return self.draft(noise_BQD, context=context, positions_BQ=noise_positions_BQ, attend=attend, by=by)

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dflash_runner.head import FrozenHead
-from dflash_runner.model import Drafter, Layer, Rotary, turn
+from dflash_runner.model import Drafter, Layer, Rotary
+from dflash_runner.operations import turn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +83,7 @@ class ServingDrafter:
         self._cos_WE, self._sin_WE = rotary.cos_B1SE[0, 0], rotary.sin_B1SE[0, 0]
 
     def _rms_norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """As `RMSNorm`, in fewer calls than the composite that F.rms_norm is on a CPU."""
+        """As `operations.norm`, in fewer calls than the composite that F.rms_norm is on a CPU."""
         wide = x.float()
         size = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale = torch.addcmul(self._eps, size, size, value=1 / x.shape[-1]).rsqrt_()

@@ -22,6 +22,7 @@ from dflash_runner.communicator import Communicator
 from dflash_runner.config import Configuration, DrafterSettings, TargetSettings
 from dflash_runner.frames import Piece
 from dflash_runner.model import Drafter, DrafterConfig
+from dflash_runner.operations import PLAIN, Operations
 from dflash_runner.optim import AdamWConfig, Optimiser
 from dflash_runner.staging import Pieces
 
@@ -76,12 +77,19 @@ def drafter_config(drafter: DrafterSettings, target: TargetSettings) -> DrafterC
 class Trainer:
     """A drafter with its optimiser, and one open step."""
 
-    def __init__(self, configuration: Configuration, *, attention: Attention | None = None) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        attention: Attention | None = None,
+        operations: Operations | None = None,
+    ) -> None:
         """Build the model from the seed or an exported drafter, its optimiser and the frozen head.
 
         Args:
             configuration: of a drafter.
             attention: another than the configured one, in tests.
+            operations: others than those that go with the configured attention, likewise.
 
         Raises:
             WorkerError: the target's or the exported drafter's directory does not fit.
@@ -92,6 +100,7 @@ class Trainer:
         self.config = drafter_config(configuration.drafter, configuration.target)
         self.dtype, self.device = DTYPES[settings.compute_dtype], torch.device(configuration.device)
         self.attention = attention or _attention(configuration, self.dtype)
+        self.operations = operations or _operations(configuration)
         self._head = head.load(Path(configuration.target.directory), dtype=self.dtype, device=self.device)
         _check_head(self._head, self.config)
         drafter = _initial(self.config, configuration)
@@ -161,6 +170,7 @@ class Trainer:
             frozen=self._head,
             gamma=self._settings.gamma,
             over=self.attention.over,
+            by=self.operations,
         )
         numerator = terms.numerator_B.sum()
         if poison:
@@ -258,7 +268,13 @@ class Trainer:
 
 
 def score(
-    drafter: Drafter, *, rows: loss.Rows, frozen: head.FrozenHead, gamma: float, over: Over
+    drafter: Drafter,
+    *,
+    rows: loss.Rows,
+    frozen: head.FrozenHead,
+    gamma: float,
+    over: Over,
+    by: Operations = PLAIN,
 ) -> loss.RowTerms:
     """The loss terms of rows: the one call site of training, warm-up and held-out loss.
 
@@ -268,12 +284,13 @@ def score(
         frozen: the target's embedding and head.
         gamma: decay of the weights.
         over: the attention.
+        by: who computes the drafter's operations.
 
     Compile: all dimensions static.
     """
     config = drafter.config
     blocks = loss.blocks(rows, block_size=config.block_size, mask_token_id=config.mask_token_id, gamma=gamma)
-    return loss.terms(drafter, head=frozen, rows=rows, blocks=blocks, attend=over(blocks.rule))
+    return loss.terms(drafter, head=frozen, rows=rows, blocks=blocks, attend=over(blocks.rule), by=by)
 
 
 def _attention(configuration: Configuration, dtype: torch.dtype) -> Attention:
@@ -283,6 +300,15 @@ def _attention(configuration: Configuration, dtype: torch.dtype) -> Attention:
     from dflash_runner.flex import Flex
 
     return Flex(configuration.flex)
+
+
+def _operations(configuration: Configuration) -> Operations:
+    """Compiled where the attention is, else plain."""
+    if configuration.attention == "sdpa":
+        return PLAIN
+    from dflash_runner.kernels import kernels
+
+    return kernels()
 
 
 def _initial(config: DrafterConfig, configuration: Configuration) -> Drafter:

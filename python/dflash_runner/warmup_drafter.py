@@ -180,9 +180,10 @@ class DrafterSubject:
             pieces.append(Piece(document, 0, start, length, count))
             start, left = start + length, left - count
         width = len(config.target_layer_ids) * config.hidden_size
-        dtype = DTYPES[self._configuration.target.dtype]
+        dtype, device = DTYPES[self._configuration.target.dtype], self._trainer.device
+        many = generator if device.type == "cpu" else torch.Generator(device).manual_seed(bucket)
         tensors = {
-            "hidden": torch.randn(bucket, width, generator=generator).to(dtype),
+            "hidden": torch.randn(bucket, width, generator=many, device=device).to(dtype),
             "tokens": torch.randint(config.vocab_size, (bucket,), generator=generator, dtype=torch.int32),
             "loss_mask": (documents >= 0).to(torch.uint8),
             "documents": documents,

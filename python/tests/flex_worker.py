@@ -18,6 +18,7 @@ from dflash_runner.certificate import Certificate
 from dflash_runner.config import Configuration
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.flex import Flex
+from dflash_runner.operations import PLAIN
 from dflash_runner.trainer import Trainer
 from dflash_runner.warmup import Clock, warm_up
 from dflash_runner.warmup_drafter import DrafterSubject
@@ -68,7 +69,7 @@ class Worker:
         self.settings, self.watch = settings, watch
         self.compiler = FakeCompiler()
         self.flex = Flex(settings.flex, backend=self.compiler)
-        self.trainer = Trainer(settings, attention=self.flex)
+        self.trainer = Trainer(settings, attention=self.flex, operations=PLAIN)
         self.subject = DrafterSubject(self.trainer, configuration=settings)
 
     def certify(self) -> Certificate:

@@ -11,6 +11,7 @@ from dflash_runner import loss
 from dflash_runner.attention import AttentionCounter, Rule, sdpa
 from dflash_runner.loss import Blocks, Rows, RowTerms
 from dflash_runner.model import Drafter
+from dflash_runner.operations import PLAIN, Operations
 from numerics import (
     GAMMA,
     drafter_config,
@@ -33,10 +34,12 @@ def blocks_of(rows: Rows) -> Blocks:
     return loss.blocks(rows, block_size=CONFIG.block_size, mask_token_id=CONFIG.mask_token_id, gamma=GAMMA)
 
 
-def terms_of(drafter: Drafter, rows: Rows, blocks: Blocks | None = None, **options: int) -> RowTerms:
+def terms_of(
+    drafter: Drafter, rows: Rows, blocks: Blocks | None = None, *, by: Operations = PLAIN
+) -> RowTerms:
     blocks = blocks or blocks_of(rows)
     attend = sdpa(blocks.rule, dtype=torch.float32)
-    return loss.terms(drafter, head=make_head(CONFIG), rows=rows, blocks=blocks, attend=attend, **options)
+    return loss.terms(drafter, head=make_head(CONFIG), rows=rows, blocks=blocks, attend=attend, by=by)
 
 
 def check_mask(rows: Rows, rule: Rule) -> None:
@@ -237,13 +240,20 @@ def test_chunks_change_nothing() -> None:
     results = []
     for chunk_bytes in (1 << 30, 7 * 4 * CONFIG.vocab_size, 1):
         drafter = make_drafter(CONFIG)
-        terms = terms_of(drafter, rows, chunk_bytes=chunk_bytes)
+        terms = terms_of(drafter, rows, by=dataclasses.replace(PLAIN, score_bytes=chunk_bytes))
         terms.numerator_B.sum().backward()
         results.append((terms.numerator_B.detach(), drafter.fc.weight.grad, terms.hits_BJ))
     for other in results[1:]:
         torch.testing.assert_close(other[0], results[0][0], rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(other[1], results[0][1], rtol=1e-5, atol=1e-6)
         assert torch.equal(other[2], results[0][2])
+
+
+@pytest.mark.parametrize(
+    ("slots", "most", "rows"), [(7680, 3533, 2560), (7680, 99999, 7680), (97, 50, 50), (60, 1, 1), (60, 0, 1)]
+)
+def test_chunks_have_one_shape_where_that_costs_little(slots: int, most: int, rows: int) -> None:
+    assert loss.chunk_rows(slots, most=most) == rows
 
 
 def test_fused_gradient_equals_autograd() -> None:
