@@ -25,7 +25,7 @@ type Rows struct {
 // Use says how a worker computes.
 type Use struct {
 	Element uint64 // bytes of one element of its compute dtype
-	Dense   bool   // attention keeps its scores (sdpa with an explicit mask)
+	Dense   bool   // attention keeps its scores (sdpa with an explicit mask); else it is compiled
 	CUDA    bool
 	Slots   uint64 // bytes of its arena, where that lies on its device
 }
@@ -39,6 +39,7 @@ type Memory struct {
 	Gradients   uint64 `json:"gradients_bytes"`   // float32
 	Optimiser   uint64 `json:"optimiser_bytes"`   // two float32 moments
 	Activations uint64 `json:"activations_bytes"` // at their most, forward and backward
+	Saved       uint64 `json:"saved_bytes"`       // masters as warm-up restores them
 	RowBuffers  uint64 `json:"row_buffers_bytes"` // two rows
 	Slots       uint64 `json:"slots_bytes"`       // the arena, on a GPU
 	Evaluation  uint64 `json:"evaluation_bytes"`  // a drafter to decode with, in targets
@@ -49,23 +50,16 @@ func (m Memory) Total() uint64 { return m.Context + m.Allocated() + m.Slots + m.
 
 // Allocated is what training alone takes of torch's allocator.
 func (m Memory) Allocated() uint64 {
-	return m.Weights + m.Gradients + m.Optimiser + m.Activations + m.RowBuffers
+	return m.Weights + m.Gradients + m.Optimiser + m.Activations + m.Saved + m.RowBuffers
 }
 
 // What the formulas assume besides sizes.
 const (
 	// contextBytes is a CUDA context with torch's kernels and libraries in it.
 	contextBytes = 768 << 20
-	// chunkBytes bounds the float32 logits alive at once (python/dflash_runner/loss.py, CHUNK_BYTES);
-	// beside them live their copies in the compute dtype and what the softmax takes.
-	chunkBytes = 256 << 20
 	// granularity of an arena on a GPU (cuMemGetAllocationGranularity).
 	granularity = 2 << 20
 )
-
-// logits gives the memory of one chunk of logits of so many slots: two and a
-// half times its float32 size.
-func logits(slots, vocab uint64) uint64 { return min(chunkBytes, slots*vocab*4) * 5 / 2 }
 
 func (u Use) context() uint64 {
 	if u.CUDA {
@@ -138,50 +132,27 @@ func TargetMemory(m, drafter Model, r Rows, u Use) Memory {
 // target's vocabulary.
 //
 // Weights: float32 masters (4 bytes a parameter), a compute copy below float32
-// (2), embedding and head in the compute dtype; gradients 4, moments 8.
+// (2), embedding and head in the compute dtype; gradients 4, moments 8; warm-up
+// keeps the masters as they were, 4.
 func DrafterMemory(m Model, r Rows, u Use) Memory {
 	trained := m.Trained(r.Captured)
 	weights := trained*4 + m.ends()*u.Element
 	if u.Element < 4 {
 		weights += trained * u.Element
 	}
+	kept := compiledActivations(m, r, u.Element)
+	if u.Dense {
+		kept = plainActivations(m, r, u)
+	}
 	return Memory{
 		Context:     u.context(),
 		Weights:     weights,
 		Gradients:   trained * 4,
 		Optimiser:   trained * 8,
-		Activations: activations(m, r, u),
+		Activations: kept,
+		Saved:       trained * 4,
 		RowBuffers:  2 * r.SlotBytes,
 	}
-}
-
-// activations is what autograd keeps of one row in eager layers around the
-// attention, in bytes; H hidden, A query heads x head size, G key-value heads x
-// head size, I intermediate, Q queries, S context tokens, R predicted slots, e
-// the bytes of an element. A norm keeps its input (below float32: a float32 copy
-// and the normed value), so norm(w) = ew, or (4+e)w below float32:
-//
-//	a layer    Q (2 norm(H) + 2eH + norm(A) + 2eA + norm(G) + 4eI)  norms, query, output, gated MLP
-//	           + 2eG (S+Q) + S norm(G)                              keys and values, joined
-//	           + 2 heads Q (S+Q) e                                  scores and their gradient, where dense
-//	once       S (norm(H) + eH) + Q (eH + norm(H) + eH) + 2eRH      context, noise, last norm, head's gradient
-//	at its top the larger of one chunk of logits and one MLP's backward, Q (3eI + 8H)
-func activations(m Model, r Rows, u Use) uint64 {
-	e, queries := u.Element, r.Anchors*r.BlockSize
-	keys, slots := r.Bucket+queries, r.Anchors*(r.BlockSize-1)
-	hidden, all, kv := m.Hidden, m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
-	norm := func(width uint64) uint64 {
-		if e < 4 {
-			return (4 + e) * width
-		}
-		return e * width
-	}
-	layer := queries*(2*norm(hidden)+2*e*hidden+norm(all)+2*e*all+norm(kv)+4*e*m.Intermediate) + 2*e*kv*keys + r.Bucket*norm(kv)
-	if u.Dense {
-		layer += 2 * m.Heads * queries * keys * e
-	}
-	once := r.Bucket*(norm(hidden)+e*hidden) + queries*(2*e*hidden+norm(hidden)) + 2*e*slots*hidden
-	return m.Layers*layer + once + max(logits(slots, m.Vocab), queries*(3*e*m.Intermediate+8*hidden))
 }
 
 // ImageBytes estimates an image: masters and two moments in float32.
