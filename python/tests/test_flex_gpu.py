@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
@@ -22,9 +23,11 @@ import torch
 from dflash_runner import config, flex
 from dflash_runner.attention import Attend, Rule
 from dflash_runner.certificate import Certificate
+from dflash_runner.communicator import Communicator
 from dflash_runner.config import FlexSettings
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.flex import Flex
+from dflash_runner.frames import Piece
 from dflash_runner.trainer import Trainer
 from dflash_runner.warmup import Clock, warm_up
 from dflash_runner.warmup_drafter import DrafterSubject
@@ -246,14 +249,38 @@ def test_one_warm_up_yields_a_certificate(worker: Worker) -> None:
     assert certificate.peak_bytes > 0
 
 
-def test_fifty_steps_of_mixed_lengths_compile_nothing(worker: Worker) -> None:
-    """And nothing dense runs."""
-    compiles = worker.watch.compiles
-    chosen = torch.randint(len(BUCKETS), (50,), generator=torch.Generator().manual_seed(0)).tolist()
-    assert set(chosen) == set(range(len(BUCKETS)))
-    for place in chosen:
-        worker.order(BUCKETS[place])
+def mixed(worker: Worker, chooser: random.Random) -> tuple[dict[str, Tensor], list[Piece]]:
+    """A packed row of a bucket: documents of lengths from 16 up, of which a first part is a prompt."""
+    bucket, start, pieces = chooser.choice(BUCKETS), 0, []
+    documents = torch.full((bucket,), -1, dtype=torch.int32)
+    mask = torch.zeros(bucket, dtype=torch.uint8)
+    while (left := bucket - start) >= 16 and len(pieces) < 16:
+        length = min(left, int(16 * (bucket / 16) ** chooser.random()))
+        prompt = int(length * 0.8 * chooser.random())
+        documents[start : start + length] = len(pieces)
+        mask[start + prompt : start + length] = 1
+        anchors = min(length - prompt - 1, ANCHORS // 16)
+        pieces.append(Piece(len(pieces), 0, start, length, anchors))
+        start += length
+    tensors, _ = worker.subject._row(bucket)  # noqa: SLF001
+    return tensors | {"documents": documents, "loss_mask": mask}, pieces
+
+
+def test_two_thousand_steps_of_mixed_lengths_compile_nothing(worker: Worker) -> None:
+    """And nothing dense runs: packed rows of every bucket in random order, whole steps, checked each."""
+    compiles, chooser, seen = worker.watch.compiles, random.Random(0), set()
+    saved = {name: tensor.clone() for name, tensor in worker.subject.changing().items()}
+    alone = Communicator("", number=1, world=1, rank=0)
+    for step in range(2000):
+        tensors, pieces = mixed(worker, chooser)
+        seen.add((len(tensors["tokens"]), len(pieces)))
+        worker.trainer.micro_step(tensors, row=step, epoch=0, pieces=pieces)
+        assert worker.trainer.reduce(alone).finite
+        worker.trainer.apply(lr=1e-5)
+        worker.watch.check()
+    worker.subject.restore(saved)
     assert (worker.watch.compiles, worker.watch.dense_calls) == (compiles, 0)
+    assert len(seen) > 3 * len(BUCKETS)
 
 
 def test_no_gradients_after_ready(struck: Worker) -> None:
