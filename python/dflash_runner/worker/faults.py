@@ -9,7 +9,8 @@ The variable holds faults separated by commas, each `WORKER:POINT:COUNT:WHAT[:GE
 - COUNT says at which one, from 1; those of a step are counted apart.
 - WHAT is `exit` (code 3), `raise` (an uncaught error), `refuse` (`failed`, and the worker goes on),
   `sigkill`, `hang` (for ever, lock released), `spin` (for ever, holding the interpreter lock), `nan`
-  (only `train`: the loss is not a number), or `oom` (memory until killed, at most 4 GiB).
+  (only `train`: the loss is not a number), `oom` (memory until killed, at most 4 GiB), or `device_oom`
+  (more memory of the GPU than it has).
 - GENERATION is 1 where it is left out: a restarted worker is well again. `*` is any.
 
 Unset, as in every real run, nothing here does anything.
@@ -29,7 +30,7 @@ from dflash_runner.errors import Kind, WorkerError
 
 VARIABLE = "DFLASH_RUNNER_FAULT"
 NAN = "nan"
-_WHATS = ("exit", "raise", "refuse", "sigkill", "hang", "spin", NAN, "oom")
+_WHATS = ("exit", "raise", "refuse", "sigkill", "hang", "spin", NAN, "oom", "device_oom")
 _EXIT_CODE = 3
 _OOM_CHUNK_BYTES = 16 << 20
 _OOM_LIMIT_BYTES = 4 << 30
@@ -140,6 +141,8 @@ def _strike(fault: Fault) -> None:
     if fault.what == "spin":
         while True:  # one call into C that never gives the interpreter lock back
             re.match(r"(a+)+$", "a" * 64 + "b")
+    if fault.what == "device_oom":
+        _exhaust_device(where)
     _hoard(where)
 
 
@@ -151,3 +154,16 @@ def _hoard(where: str) -> None:
     for _ in range(_OOM_LIMIT_BYTES // _OOM_CHUNK_BYTES):
         hoard.append(bytearray(b"\x01") * _OOM_CHUNK_BYTES)
     raise WorkerError(Kind.EXHAUSTED, f"{where}: {_OOM_LIMIT_BYTES} bytes were taken and nobody minded")
+
+
+def _exhaust_device(where: str) -> None:
+    """Ask for twice the GPU's memory, in plain allocations as any tensor is one.
+
+    Raises:
+        Exception: torch's own for a GPU without so much memory.
+    """
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    taken = torch.empty(2 * total, dtype=torch.uint8, device="cuda")
+    raise WorkerError(Kind.EXHAUSTED, f"{where}: {taken.nbytes} of {free} free bytes were given")
