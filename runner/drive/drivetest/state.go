@@ -95,6 +95,7 @@ func (s *Sum) wait(c runner.Communicator, world uint32, aborted, gone <-chan str
 	}
 	if x.there++; x.there == world {
 		s.round[c]++
+		delete(s.sums, key)
 		close(x.whole)
 	}
 	s.mu.Unlock()
