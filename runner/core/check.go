@@ -56,7 +56,7 @@ func (c *Core) resume(r *Resume) error {
 			return runner.Errorf(runner.Invalid, "resume: plan of step %d: want rows for %d drafters, got %d", p.Plan.Step, len(c.ranks), len(p.Plan.Rows)).
 				WithHint("resume with as many drafters as the run began with")
 		}
-		c.plans = append(c.plans, plan{PlanRecord: p})
+		c.plans = append(c.plans, newPlan(p))
 		c.planned = p.Plan.Step
 	}
 	c.planned = max(c.planned, r.Committed)

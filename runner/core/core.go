@@ -60,6 +60,19 @@ type Core struct {
 type plan struct {
 	runner.PlanRecord
 	number uint64 // of its record; 0: durable from an earlier life
+	spots  []spot // of its rows, in their order
+}
+
+// spot is the place that trains a row.
+type spot struct{ rank, micro int }
+
+// newPlan finds the spots of a plan's rows, which never move.
+func newPlan(r runner.PlanRecord) plan {
+	p := plan{PlanRecord: r, spots: make([]spot, len(r.Rows))}
+	for i := range r.Rows {
+		p.spots[i].rank, p.spots[i].micro = p.at(r.Rows[i].Row)
+	}
+	return p
 }
 
 // journal numbers records and knows how far they are durable.

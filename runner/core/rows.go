@@ -76,7 +76,7 @@ func (c *Core) addPlan(s rows.Step) {
 	if p := c.planOf(c.planned); p != nil {
 		prev = p.Chain
 	}
-	p := plan{PlanRecord: runner.PlanRecord{Plan: s.Plan, Rows: s.Rows, Chain: rows.Chain(prev, s)}}
+	p := newPlan(runner.PlanRecord{Plan: s.Plan, Rows: s.Rows, Chain: rows.Chain(prev, s)})
 	c.planned = s.Plan.Step
 	p.number = c.append(p.PlanRecord)
 	c.plans = append(c.plans, p)
@@ -100,12 +100,12 @@ func (c *Core) arranged(in Arranged) {
 // unproduced gives the lowest row of an undecided step that is nowhere: in no
 // slot, in no buffer of its rank, and not trained in the open attempt.
 func (c *Core) unproduced() (runner.RowPlan, runner.Step, bool) {
+	stored := c.ledger.Rows()
 	for n := c.decided + 1; n <= c.planned && !c.over(n); n++ {
 		p := c.planOf(n)
 		for i := range p.Rows {
-			row := p.Rows[i].Row
-			rank, micro := p.at(row)
-			if _, _, ok := c.ledger.Find(row); ok || c.rank(rank).buffered(row) || c.spent(n, rank, micro) {
+			row, at := p.Rows[i].Row, p.spots[i]
+			if stored[row] || c.rank(at.rank).buffered(row) || c.spent(n, at.rank, at.micro) {
 				continue
 			}
 			return p.Rows[i], n, true

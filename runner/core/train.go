@@ -242,7 +242,7 @@ func (c *Core) replan(n runner.Step, without []runner.Row) {
 				s = t
 			}
 		}
-		p.PlanRecord = runner.PlanRecord{Plan: s.Plan, Rows: s.Rows, Chain: rows.Chain(prev, s)}
+		*p = newPlan(runner.PlanRecord{Plan: s.Plan, Rows: s.Rows, Chain: rows.Chain(prev, s)})
 		p.number = c.append(p.PlanRecord)
 		prev = p.Chain
 	}

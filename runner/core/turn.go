@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/life"
 	"github.com/dflash-runner/dflash-runner/runner/step"
@@ -12,24 +14,22 @@ import (
 // no turn is held by anything that waits for another, and none is waited for
 // longer than what runs now takes.
 
-// taken gives how many turns of a device are held. A lost life's orders hold
+// taken gives how many turns of each device are held. A lost life's orders hold
 // theirs until it is reaped: its device may still compute.
-func (c *Core) taken(device string) int {
-	n := 0
+func (c *Core) taken() map[string]int {
+	taken := map[string]int{}
 	for i := range c.workers {
-		if c.workers[i].device != device {
-			continue
-		}
+		device := c.workers[i].device
 		for _, o := range c.workers[i].orders {
 			switch o.turn {
 			case oneTurn:
-				n++
+				taken[device]++
 			case allTurn:
-				n += c.cfg.Devices[device]
+				taken[device] += c.cfg.Devices[device]
 			}
 		}
 	}
-	return n
+	return taken
 }
 
 // turns gives out turns: to the micro-step that reduces if it can go, else to
@@ -47,41 +47,38 @@ func (c *Core) turns() (acted bool) {
 			kept[c.rank(r).device] = true
 		}
 	}
+	taken, makers, longest := c.taken(), c.makers(), map[string]*worker{}
 	for i := range c.workers {
 		w := &c.workers[i]
-		if !kept[w.device] && c.taken(w.device) < c.cfg.Devices[w.device] && c.first(w) {
-			return c.serve(w)
+		if !c.wants(w, makers) {
+			continue
+		}
+		if first := longest[w.device]; first == nil || w.granted < first.granted {
+			longest[w.device] = w
+		}
+	}
+	for i := range c.workers {
+		w := &c.workers[i]
+		if longest[w.device] == w && !kept[w.device] && taken[w.device] < c.cfg.Devices[w.device] {
+			return c.serve(w, makers)
 		}
 	}
 	return false
 }
 
-// first reports whether w wants a turn and nobody on its device wants one who
-// was served longer ago.
-func (c *Core) first(w *worker) bool {
-	if !c.wants(w) {
-		return false
-	}
-	for i := range c.workers {
-		if o := &c.workers[i]; o != w && o.device == w.device && o.granted < w.granted && c.wants(o) {
-			return false
-		}
-	}
-	return true
-}
-
-func (c *Core) wants(w *worker) bool {
+// wants reports whether w wants a turn; makers may make the lowest unproduced row.
+func (c *Core) wants(w *worker, makers []*worker) bool {
 	if w.life.State != life.Ready {
 		return false
 	}
 	if w.id.Role == runner.Drafter {
 		return c.wantsCommit(w) || c.wantsTrain(w)
 	}
-	return c.wantsEvaluate(w) || c.wantsProduce(w)
+	return c.wantsEvaluate(w) || slices.Contains(makers, w)
 }
 
 // serve gives a turn to a worker that wants one.
-func (c *Core) serve(w *worker) bool {
+func (c *Core) serve(w *worker, makers []*worker) bool {
 	switch {
 	case w.id.Role == runner.Drafter && c.wantsCommit(w):
 		p := c.planOf(c.step.N)
@@ -89,7 +86,7 @@ func (c *Core) serve(w *worker) bool {
 		c.send(w, runner.Commit{At: c.at(c.step.N), LR: p.Plan.LR, Chain: p.Chain}, oneTurn, 0)
 	case w.id.Role == runner.Drafter:
 		c.train(w, oneTurn)
-	case c.wantsEvaluate(w) && (!w.evaluated || !c.wantsProduce(w)):
+	case c.wantsEvaluate(w) && (!w.evaluated || !slices.Contains(makers, w)):
 		c.evaluate(w)
 	default:
 		return c.assignRow(w)
@@ -143,8 +140,9 @@ func (c *Core) reducible() bool {
 
 // reduce orders the last micro-step from all ranks, if their devices are free.
 func (c *Core) reduce() bool {
+	taken := c.taken()
 	for r := range c.ranks {
-		if c.taken(c.rank(r).device) > 0 {
+		if taken[c.rank(r).device] > 0 {
 			return false
 		}
 	}
@@ -176,23 +174,20 @@ type assignment struct {
 	target runner.Worker // chosen for row; zero: none
 }
 
-// wantsProduce reports whether w may be given the lowest unproduced row.
-func (c *Core) wantsProduce(w *worker) bool {
-	if c.stopping() {
-		return false
+// makers gives the targets that may be given the lowest unproduced row now.
+func (c *Core) makers() []*worker {
+	if c.stopping() || c.assign.out {
+		return nil
 	}
 	row, n, ok := c.unproduced()
-	if !ok || c.assign.out {
-		return false
+	if !ok {
+		return nil
 	}
 	free := c.freeTargets(row.Row, n)
-	chosen := c.chosen(row.Row, free)
-	for _, f := range free {
-		if f == w {
-			return chosen == nil || chosen == w
-		}
+	if chosen := c.chosen(row.Row, free); chosen != nil {
+		return []*worker{chosen}
 	}
-	return false
+	return free
 }
 
 // chosen is the free target that the scheduler named for the row, or nil.

@@ -36,6 +36,19 @@ func (l *Ledger) Find(row runner.Row) (runner.Slot, Slot, bool) {
 	return runner.Slot{}, Slot{}, false
 }
 
+// Rows gives the rows that are in slots.
+func (l *Ledger) Rows() map[runner.Row]bool {
+	rows := map[runner.Row]bool{}
+	for i := range l.Arenas {
+		for _, s := range l.Arenas[i].Slots {
+			if s.State != Free {
+				rows[s.Row] = true
+			}
+		}
+	}
+	return rows
+}
+
 // FreeOf gives the lowest free slot that lives of owner may write.
 func (l *Ledger) FreeOf(owner runner.Worker) (runner.Slot, Slot, bool) {
 	for i := range l.Arenas {
