@@ -77,10 +77,19 @@ func (c *Core) targetsCreate() bool { return c.cfg.ArenaKind == runner.ArenaCUDA
 // arena exists from its descriptor's arrival on: a target that died before it
 // sent one leaves nothing behind, and its next life creates.
 func (c *Core) prepare() (acted bool) {
+	made := 0
+	for _, t := range c.targets {
+		if c.workers[t].made {
+			made++
+		}
+	}
 	for i := range c.workers {
 		w := &c.workers[i]
 		if w.life.State != life.Certified && w.life.State != life.Ready {
 			continue
+		}
+		if w.life.State == life.Ready && len(w.maps) == made && w.id.Role == runner.Drafter {
+			continue // asked for all there is
 		}
 		if c.create(w) {
 			acted = true
