@@ -365,11 +365,11 @@ def test_the_scale_of_one_step_is_not_that_of_the_next() -> None:
     """One pass keeps it until the gradient is applied or dropped."""
     drafter = make_drafter(CONFIG).bfloat16()
     optimiser = Optimiser(drafter, config=ADAMW, backend="eager")
-    norms = []
+    backward(drafter, gradients(drafter, seed=0))
+    plain, norms = optimiser.global_norm(), []
     for weight in (5.0, 2.0):
         optimiser.clear()
         backward(drafter, gradients(drafter, seed=0))
-        plain = optimiser.global_norm()
         optimiser.weight.add_(weight)
         optimiser.rescale(20.0)
         norms.append(float(optimiser.global_norm() / plain))
