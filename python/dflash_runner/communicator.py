@@ -14,6 +14,7 @@ import socket
 import threading
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,9 @@ _POLL_S = 0.002
 
 class Communicator:
     """A group of `world` ranks, made by `open` on the main thread; `abort` comes from any thread."""
+
+    overlaps = False
+    """Whether sums run beside what else the caller's device does, so that begun early they cost less."""
 
     def __init__(self, directory: str, *, number: int, world: int, rank: int) -> None:
         """Name the group; nothing is made before `open`.
@@ -47,6 +51,7 @@ class Communicator:
         self.rank = rank
         self._path = Path(directory) / str(number)
         self._group: dist.ProcessGroupGloo | None = None
+        self._sums: list[Any] = []  # begun and not waited for
         self._aborted = threading.Event()
         self._mu = threading.Lock()  # guards below
         self._connections: list[socket.socket] = []
@@ -102,6 +107,18 @@ class Communicator:
 
         Source: README, How it works (one sum, of gradients and of the loss weight).
         """
+        self.begin(values)
+        self.finish()
+
+    def begin(self, values: torch.Tensor) -> None:
+        """Begin to add up `values`, as `sum` does; until `finish` they are undefined.
+
+        From the main thread, or from autograd's while the main thread waits for it. Every rank begins the
+        same sums in the same order.
+
+        Raises:
+            WorkerError: unavailable, where a peer died or the group was aborted.
+        """
         if self._aborted.is_set():
             raise self._lost("sum over peers", None)
         if self.world == 1:
@@ -112,11 +129,33 @@ class Communicator:
         options.reduceOp = dist.ReduceOp.SUM
         options.timeout = SUM_TIMEOUT
         try:
-            self._group.allreduce([values], options).wait()
+            self._sums.append(self._group.allreduce([values], options))
         except RuntimeError as err:
+            raise self._lost("sum over peers", err) from err
+
+    def finish(self) -> None:
+        """Wait for every sum that was begun; on the main thread.
+
+        Raises:
+            WorkerError: unavailable, where a peer died or the group was aborted; the values of all of them
+                are then undefined, and nothing writes into them any more.
+        """
+        err = self._await_sums()
+        if err is not None:
             raise self._lost("sum over peers", err) from err
         if self._aborted.is_set():
             raise self._lost("sum over peers", None)
+
+    def _await_sums(self) -> RuntimeError | None:
+        """Wait until no sum is under way; the first error."""
+        sums, self._sums = self._sums, []
+        first = None
+        for begun in sums:
+            try:
+                begun.wait()
+            except RuntimeError as err:
+                first = first or err
+        return first
 
     def abort(self) -> None:
         """End the group at once, from any thread: whoever waits in it raises, here and elsewhere."""
@@ -129,6 +168,7 @@ class Communicator:
     def close(self) -> None:
         """Give the group up, on the main thread, when nothing runs in it any more."""
         self.abort()
+        self._await_sums()  # they have failed, but gloo's threads may not have left the values yet
         self._group = None
 
     def _adopt(self, numbers: set[int]) -> None:

@@ -198,8 +198,7 @@ class DrafterRole:
         start = time.perf_counter()
         communicator = self._standing.train(order)
         try:
-            held = self._micro_step(order)
-            figures = self._trainer.reduce(communicator) if order.last else None
+            held, figures = self._micro_step(order, communicator)
             self._watch.check()
         except Exception:
             self._standing.failed()
@@ -211,25 +210,27 @@ class DrafterRole:
         if figures is not None:
             self._vote(order, figures, send)
 
-    def _micro_step(self, order: Train) -> Held | None:
-        """Forward and backward of a row buffer, which it gives; nothing at a weightless place."""
+    def _micro_step(self, order: Train, communicator: Communicator) -> tuple[Held | None, Figures | None]:
+        """Forward and backward of a row buffer, which it gives, or nothing at a weightless place; at the
+        step's last place the sum too, which may have begun in the backward, and the figures."""
         poison = self._faults.reach("train", step=order.step) == NAN
-        if not order.row:
-            return None
-        held = self._buffers.take(order.row)
+        held = self._buffers.take(order.row) if order.row else None
         try:
-            self._trainer.micro_step(
-                held.tensors,
-                row=held.row,
-                epoch=held.epoch,
-                pieces=held.pieces,
-                loss_mask_S=held.loss_mask_S,
-                poison=poison,
-            )
+            if held is not None:
+                self._trainer.micro_step(
+                    held.tensors,
+                    row=held.row,
+                    epoch=held.epoch,
+                    pieces=held.pieces,
+                    loss_mask_S=held.loss_mask_S,
+                    poison=poison,
+                    communicator=communicator if order.last else None,
+                )
+            return held, self._trainer.reduce(communicator) if order.last else None
         finally:
-            self._trainer.settle()  # until then the device reads the row
-            self._buffers.release(held)
-        return held
+            if held is not None:
+                self._trainer.settle()  # until then the device reads the row
+                self._buffers.release(held)
 
     def _vote(self, order: Train, figures: Figures, send: Send) -> None:
         """Tell what the step came to."""

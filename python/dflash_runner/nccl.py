@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -39,8 +40,11 @@ Make = Callable[[dist.Store, int, int], Group]
 class NcclCommunicator(Communicator):
     """A group of `world` ranks with a GPU each, made by `open` on the main thread.
 
-    `sum` returns when the device has the sum, so what an abort left behind is never taken for one.
+    Sums run on a stream of NCCL's, which waits for what the beginner's stream had queued. `finish` returns
+    when the device has them, so what an abort left behind is never taken for a sum.
     """
+
+    overlaps = True
 
     def __init__(
         self,
@@ -97,22 +101,36 @@ class NcclCommunicator(Communicator):
             self.abort()
             raise self._lost("connect to peers", None)
         # NCCL connects at the first sum: here, and not in the first step
-        self._add(torch.ones(1, device=self._device), doing="connect to peers")
+        self._begin(torch.ones(1, device=self._device), doing="connect to peers")
+        self._finish(doing="connect to peers")
 
-    def sum(self, values: torch.Tensor) -> None:
-        """Add up `values` over all ranks, in place, to the same bits on every rank; waits for the device.
+    def begin(self, values: torch.Tensor) -> None:
+        """Begin to add up `values`, as `sum` does; until `finish` they are undefined.
 
         Args:
             values: a contiguous float32 tensor on the device, of equal size on every rank.
 
         Raises:
-            WorkerError: unavailable, where a peer died or the group was aborted; `values` is
-                then undefined.
+            WorkerError: unavailable, where a peer died or the group was aborted.
         """
         if self.is_aborted():
             raise self._lost("sum over peers", None)
         if self.world > 1:
-            self._add(values, doing="sum over peers")
+            self._begin(values, doing="sum over peers")
+
+    def finish(self) -> None:
+        """Wait until the device has every sum that was begun.
+
+        Raises:
+            WorkerError: unavailable, where a peer died or the group was aborted; all values are then
+                undefined.
+        """
+        self._finish(doing="sum over peers")
+
+    def close(self) -> None:
+        """Give the group up, on the main thread; sums that an abort ended are waited for with the device."""
+        self.abort()
+        self._sums.clear()
 
     def abort(self) -> None:
         """End the group at once, from any thread: whoever waits in it raises, here."""
@@ -122,8 +140,8 @@ class NcclCommunicator(Communicator):
         if group is not None:
             group.abort()
 
-    def _add(self, values: torch.Tensor, *, doing: str) -> None:
-        """Sum and wait until the device has done it, or until an abort made it end."""
+    def _begin(self, values: torch.Tensor, *, doing: str) -> None:
+        """Queue a sum."""
         with self._mu_group:
             group = self._nccl
         if group is None:
@@ -131,15 +149,29 @@ class NcclCommunicator(Communicator):
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.SUM
         options.timeout = SUM_TIMEOUT
+        with self._told(doing):
+            self._sums.append(group.allreduce([values], options))
+
+    def _finish(self, *, doing: str) -> None:
+        """Wait until the device has done all that was begun, or until an abort made it end."""
+        sums, self._sums = self._sums, []
+        with self._told(doing):
+            for begun in sums:
+                begun.wait()
+            if sums:
+                self._settle()
+        if self.is_aborted():
+            raise self._lost(doing, None)
+
+    @contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        """Turn what NCCL raises into the error of a group that ended."""
         try:
-            group.allreduce([values], options).wait()
-            self._settle()
+            yield
         except RuntimeError as err:
             if type(err).__name__ == "AcceleratorError":
                 raise  # the context is broken: the process must be replaced
             raise self._lost(doing, err) from err
-        if self.is_aborted():
-            raise self._lost(doing, None)
 
     def _settle(self) -> None:
         """Wait for the device; the sum is on a stream of NCCL's that the caller's stream waits for."""

@@ -1,4 +1,4 @@
-"""AdamW on float32 masters, in flat buffers that are summed, normed, copied and saved as they are.
+"""The drafter's masters, moments and gradient, in flat buffers that are summed, normed, copied and saved.
 
 Shapes: P all elements, each tensor padded to 64 bytes.
 """
@@ -6,181 +6,196 @@ Shapes: P all elements, each tensor padded to 64 bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from dflash_runner.communicator import Communicator
 from dflash_runner.errors import Kind, WorkerError
+from dflash_runner.flat import BUCKET_BYTES, lay_out
+from dflash_runner.reduction import Reduction
+from dflash_runner.update import AdamWConfig, OnePass, Passes, Stretch, Update
 
-_ALIGNMENT = 16  # float32 elements: 64 bytes, so that kernels see every tensor as they would alone
 STEP = "step"
 PARTS = ("master", "exp_avg", "exp_avg_sq")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdamWConfig:
-    """AdamW's constants; the learning rate comes with each commit."""
-
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Place:
-    """Where a tensor lies in the flat buffers."""
-
-    offset: int
-    shape: torch.Size
-
-    def of(self, flat_P: Tensor) -> Tensor:
-        return flat_P[self.offset : self.offset + self.shape.numel()].view(self.shape)
 
 
 class Optimiser:
     """The drafter's masters, moments and gradient.
 
     Where the drafter's parameters are float32 they become views of the masters, and autograd adds
-    straight into the flat gradient. Otherwise the parameters are rounded copies, and each gradient is
-    added in float32 as soon as it is complete.
+    straight into the flat gradient. Otherwise they become views of one flat rounded copy, and each gradient
+    is taken in float32 as soon as it is complete: a step's first one is written, later ones are added, and
+    the place of one that never comes is zeroed before anybody reads it.
 
     Matrices decay, norm weights do not (ndim < 2): decay pulls towards 0, and a norm's neutral weight is 1.
     """
 
-    def __init__(self, drafter: nn.Module, *, config: AdamWConfig, fused: bool | None = None) -> None:
+    def __init__(
+        self,
+        drafter: nn.Module,
+        *,
+        config: AdamWConfig,
+        backend: str | None = None,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
         """Take the drafter's parameters over.
 
         Args:
-            drafter: on its device already.
+            drafter: on its device already; all parameters of one dtype.
             config: AdamW's constants.
-            fused: apply by torch's fused kernel, which equals the plain arithmetic but for rounding; left
-                out, on a GPU alone, as a CPU's bits are those of the plain arithmetic.
+            backend: of the compiler that makes the application one pass, for parameters that are not
+                float32; left out, nothing is compiled: the plain arithmetic on a CPU, torch's fused kernel
+                on a GPU.
+            bucket_bytes: of gradients that are summed over the ranks at once; smaller in tests.
         """
-        self._parameters = dict(
-            sorted(drafter.named_parameters(), key=lambda item: (item[1].ndim < 2, item[0]))
+        self._parameters = dict(sorted(drafter.named_parameters(), key=lambda i: (i[1].ndim < 2, i[0])))
+        first = next(iter(self._parameters.values()))
+        self._layout, self._config = lay_out(self._parameters, bucket_bytes=bucket_bytes), config
+        self._places = self._layout.places
+        self._update: Update = (
+            Passes(config, fused=first.device.type == "cuda")
+            if backend is None
+            else OnePass(config, backend=backend, device=first.device)
         )
-        device = next(iter(self._parameters.values())).device
-        self._places, decayed, total = self._lay_out()
-        self._config, self._segments = config, ((0, decayed, config.weight_decay), (decayed, total, 0.0))
-        self._fused = device.type == "cuda" if fused is None else fused
         self.steps = 0  # how often the optimiser was applied
 
-        def flat() -> Tensor:
-            return torch.zeros(total, dtype=torch.float32, device=device)
+        def flat(dtype: torch.dtype = torch.float32, *, more: int = 0) -> Tensor:
+            return torch.zeros(self._layout.total + more, dtype=dtype, device=first.device)
 
         self._flat = {part: flat() for part in PARTS}
-        self.gradient_P = torch.zeros(total + _ALIGNMENT, dtype=torch.float32, device=device)
+        self._gradient_P = flat(more=self._layout.alignment)
+        self._narrow_P = None if first.dtype == torch.float32 else flat(first.dtype)
+        self._stale: set[str] = set()  # whose place in the gradient holds something of the past
+        self._reduction = Reduction(self._gradient_P, self._layout)
         for name, parameter in self._parameters.items():
-            self._adopt(parameter, self._places[name])
+            self._adopt(name, parameter)
         self.clear()
 
-    def _lay_out(self) -> tuple[dict[str, _Place], int, int]:
-        places, decayed, offset = {}, 0, 0
-        for name, parameter in self._parameters.items():
-            places[name] = _Place(offset=offset, shape=parameter.shape)
-            offset += -(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT
-            decayed = offset if parameter.ndim >= 2 else decayed
-        return places, decayed, offset
-
-    def _adopt(self, parameter: nn.Parameter, place: _Place) -> None:
-        master = place.of(self._flat["master"])
+    def _adopt(self, name: str, parameter: nn.Parameter) -> None:
+        """Let the parameter live in the flat buffers, and its gradient arrive there."""
+        place = self._places[name]
+        master, gradient = place.of(self._flat["master"]), place.of(self._gradient_P)
         master.copy_(parameter.detach())
-        if parameter.dtype == torch.float32:
+        if self._narrow_P is None:
             parameter.data = master
-            return
-        gradient = place.of(self.gradient_P)
+        else:
+            parameter.data = place.of(self._narrow_P).copy_(parameter.detach())
 
-        def widen(complete: Tensor) -> None:
-            gradient.add_(complete.grad)
-            complete.grad = None
+        def complete(of: Tensor) -> None:
+            if self._narrow_P is not None:
+                if name in self._stale:
+                    gradient.copy_(of.grad)
+                    self._stale.discard(name)
+                else:
+                    gradient.add_(of.grad)
+                of.grad = None
+            self._reduction.arrived(name)
 
-        parameter.register_post_accumulate_grad_hook(widen)
+        parameter.register_post_accumulate_grad_hook(complete)
+
+    @property
+    def gradient_P(self) -> Tensor:
+        """The flat gradient, float32, the weight in its last element; whoever reads it reads no past."""
+        for name in self._stale:
+            self._places[name].of(self._gradient_P).zero_()
+        self._stale.clear()
+        return self._gradient_P
 
     def clear(self) -> None:
-        """Drop the gradient and the weight."""
-        self.gradient_P.zero_()
+        """Drop the gradient and the weight; no sum may be under way."""
+        self._reduction.drop()
+        self._update.clear()
+        if self._narrow_P is None:
+            self._gradient_P.zero_()
+        else:
+            self._gradient_P[self._layout.total :].zero_()
+            self._stale.update(self._places)
         for name, parameter in self._parameters.items():
-            narrow = parameter.dtype != torch.float32
-            parameter.grad = None if narrow else self._places[name].of(self.gradient_P)
+            narrow = self._narrow_P is not None
+            parameter.grad = None if narrow else self._places[name].of(self._gradient_P)
 
     @property
     def weight(self) -> Tensor:
-        """The sum of loss weights, 0-d: the last element of `gradient_P`, so that one sum over the
-        ranks adds gradients and weights."""
-        return self.gradient_P[-1]
+        """The sum of loss weights, 0-d: the last element of `gradient_P`, so that what is summed last over
+        the ranks adds up the weights too."""
+        return self._gradient_P[-1]
+
+    @property
+    def is_summing(self) -> bool:
+        """Whether sums over the ranks may be under way that write into the gradient."""
+        return self._reduction.is_open
+
+    def sum_as_it_comes(self, communicator: Communicator) -> None:
+        """The step's last backward comes next: sum what is complete while it goes on, where sums have a
+        stream of their own."""
+        if communicator.overlaps:
+            self._reduction.open(communicator)
+
+    def sum(self, communicator: Communicator) -> None:
+        """Sum gradient and weight over the ranks, or what is left of it, and wait.
+
+        Without a stream of its own it is one sum, whose bits depend on no bucket.
+
+        Raises:
+            WorkerError: unavailable, where a peer is gone: the gradient is then undefined.
+        """
+        gradient_P = self.gradient_P
+        if communicator.overlaps:
+            self._reduction.finish(communicator)
+        else:
+            communicator.sum(gradient_P)
 
     def rescale(self, weight_constant: float) -> None:
         """Turn the summed gradient of loss / W0 into that of loss / sum of weights.
 
-        A sum of 0 gives a gradient that is not finite, which the vote reports.
+        Where the weights come to 0 every place was weightless: the gradient is zero, and stays.
         """
-        self.gradient_P[:-_ALIGNMENT].mul_(weight_constant / self.weight)
+        factor = (weight_constant / self.weight).masked_fill(self.weight == 0, 1.0)
+        self._update.scale(self._whole_P(), factor)
 
     def global_norm(self) -> Tensor:
-        """The gradient's norm, 0-d float32, summed tensor by tensor in the order of the layout: equal
-        gradients give equal bits."""
-        norms = [torch.linalg.vector_norm(place.of(self.gradient_P)) for place in self._places.values()]
-        return torch.linalg.vector_norm(torch.stack(norms))
+        """The gradient's norm, 0-d float32, summed tensor by tensor in the order of names: equal gradients
+        give equal bits. Compiled, it is the norm before `rescale` and `clip` times their factors: the same
+        but for rounding, and no pass of theirs."""
+        gradient_P = self.gradient_P
+        norms = [torch.linalg.vector_norm(self._places[name].of(gradient_P)) for name in self._parameters]
+        return self._update.scaled(torch.linalg.vector_norm(torch.stack(norms)))
 
     def clip(self, norm: Tensor, *, limit: float) -> None:
         """Scale the gradient down to `limit` where its norm is above it.
 
         Source: torch.nn.utils.clip_grad_norm_, its 1e-6 included.
         """
-        self.gradient_P[:-_ALIGNMENT].mul_((limit / (norm + 1e-6)).clamp(max=1.0))
+        self._update.scale(self._whole_P(), (limit / (norm + 1e-6)).clamp(max=1.0))
 
     @torch.no_grad()
     def step(self, *, lr: float) -> None:
-        """Apply the gradient: torch.optim.AdamW's arithmetic, whose import alone costs seconds.
-
-        Source: AdamW (arXiv 1711.05101); torch.optim._single_tensor_adamw, and its fused kernel on a GPU.
-        """
+        """Apply the gradient, as rescaled and clipped."""
         self.steps += 1
-        for low, high, decay in self._segments:
-            flat = [self._flat["master"], self.gradient_P, self._flat["exp_avg"], self._flat["exp_avg_sq"]]
-            parts = [tensor[low:high] for tensor in flat]
-            if self._fused:
-                self._apply_fused(parts, lr=lr, decay=decay)
-            else:
-                self._apply(*parts, lr=lr, decay=decay)
-        self._round()
+        layout, decay = self._layout, self._config.weight_decay
+        bounds = ((0, layout.decayed, decay), (layout.decayed, layout.total, 0.0))
+        self._update.apply([self._stretch(*bound) for bound in bounds], lr=lr, count=self.steps)
 
-    def _apply(
-        self, master: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, *, lr: float, decay: float
-    ) -> None:
-        beta1, beta2 = self._config.beta1, self._config.beta2
-        master.mul_(1 - lr * decay)
-        mean.lerp_(gradient, 1 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        scale = (1 - beta2**self.steps) ** 0.5
-        below = square.sqrt().div_(scale).add_(self._config.epsilon)
-        master.addcdiv_(mean, below, value=-lr / (1 - beta1**self.steps))
+    def _whole_P(self) -> Tensor:
+        """The gradient without the weight."""
+        return self.gradient_P[: self._layout.total]
 
-    def _apply_fused(self, parts: list[Tensor], *, lr: float, decay: float) -> None:
-        master, gradient, mean, square = parts
-        torch._fused_adamw_(
-            [master],
-            [gradient],
-            [mean],
-            [square],
-            [],
-            [torch.full((), float(self.steps), device=master.device)],
-            lr=lr,
-            beta1=self._config.beta1,
-            beta2=self._config.beta2,
-            weight_decay=decay,
-            eps=self._config.epsilon,
-            amsgrad=False,
-            maximize=False,
+    def _stretch(self, low: int, high: int, decay: float) -> Stretch:
+        """What lies from `low` to `high`."""
+        return Stretch(
+            master_P=self._flat["master"][low:high],
+            gradient_P=self.gradient_P[low:high],
+            mean_P=self._flat["exp_avg"][low:high],
+            square_P=self._flat["exp_avg_sq"][low:high],
+            parameter_P=None if self._narrow_P is None else self._narrow_P[low:high],
+            decay=decay,
         )
 
     def _round(self) -> None:
-        """Give parameters that are not float32 the masters' new values."""
-        for name, parameter in self._parameters.items():
-            if parameter.dtype != torch.float32:
-                parameter.data.copy_(self._places[name].of(self._flat["master"]))
+        """Give parameters that are not float32 the masters' values."""
+        if self._narrow_P is not None:
+            self._narrow_P.copy_(self._flat["master"])
 
     def part(self, which: str) -> dict[str, Tensor]:
         """One of `PARTS` by parameter name, float32: views, not copies."""

@@ -114,10 +114,16 @@ class Trainer:
                 epsilon=settings.epsilon,
                 weight_decay=settings.weight_decay,
             ),
+            backend=self._update_backend(configuration),
         )
         for name, master in self.optimiser.masters().items():
             master.copy_(exact[name])  # a compute dtype below float32 must not round the masters
         self._losses: list[tuple[int, Tensor, Tensor]] = []
+
+    def _update_backend(self, configuration: Configuration) -> str | None:
+        """The compiler of the optimiser's step: of drafters that compile anyway, on a GPU."""
+        compiles = configuration.attention != "sdpa" and self.device.type == "cuda"
+        return "inductor" if compiles and self.dtype != torch.float32 else None
 
     @property
     def attention_layers(self) -> int:
@@ -133,6 +139,7 @@ class Trainer:
         pieces: Sequence[Piece],
         loss_mask_S: Tensor | None = None,
         poison: bool = False,
+        communicator: Communicator | None = None,
     ) -> int:
         """How many anchors the row had, its loss and gradient being added to the open step.
 
@@ -145,9 +152,11 @@ class Trainer:
             pieces: of the row, in order.
             loss_mask_S: the row's, on the host; left out where that of `tensors` is.
             poison: make the loss not a number, on purpose.
+            communicator: where this is the step's last one: what of the gradient is complete may be summed
+                while the rest is computed; `reduce` must follow.
 
         Raises:
-            WorkerError: invalid, where pieces and loss mask do not fit.
+            WorkerError: invalid, where pieces and loss mask do not fit; unavailable, where a peer is gone.
 
         Source: README, How it works (the loss is divided by the constant W0 before the backward).
         Compile: S and N are static.
@@ -175,6 +184,8 @@ class Trainer:
         numerator = terms.numerator_B.sum()
         if poison:
             numerator = numerator * math.nan
+        if communicator is not None:
+            self.optimiser.sum_as_it_comes(communicator)
         (numerator / self._settings.weight_constant).backward()
         with torch.no_grad():
             self.optimiser.weight.add_(terms.denominator_B.sum())
@@ -193,9 +204,8 @@ class Trainer:
         Source: README, How it works: one sum of gradients and weight, times W0 / weight, norm, clip.
         """
         with torch.no_grad():
-            communicator.sum(self.optimiser.gradient_P)
-            if float(self.optimiser.weight) != 0:  # all places weightless: the gradient is zero as it is
-                self.optimiser.rescale(self._settings.weight_constant)
+            self.optimiser.sum(communicator)
+            self.optimiser.rescale(self._settings.weight_constant)
             norm = self.optimiser.global_norm()
             self.optimiser.clip(norm, limit=self._settings.clip_norm)
         told = [figure for _, *own in self._losses for figure in own]
@@ -233,7 +243,10 @@ class Trainer:
         return all(bool(master.isfinite().all()) for master in self.optimiser.masters().values())
 
     def drop(self) -> None:
-        """Drop the open step's gradient and losses."""
+        """Drop the open step's gradient and losses; of sums that were aborted half way, when the device has
+        left them."""
+        if self.optimiser.is_summing:
+            self.settle()
         self.optimiser.clear()
         self._losses.clear()
 

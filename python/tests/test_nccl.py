@@ -35,6 +35,7 @@ class FakeGroup:
 
     def __init__(self, *, fails: str = "") -> None:
         self.calls: list[str] = []
+        self.waits = 0
         self.hang = False
         self.waiting, self.ended = threading.Event(), threading.Event()
         self._fails = fails
@@ -45,6 +46,7 @@ class FakeGroup:
         return self
 
     def wait(self) -> None:
+        self.waits += 1
         if self._fails and len(self.calls) > 1:
             raise RuntimeError(self._fails)
         if self.hang:
@@ -135,6 +137,36 @@ def test_a_peer_that_is_gone_is_told(tmp_path: Path) -> None:
     with pytest.raises(WorkerError, match=r"a peer is gone \(NCCL error: remote process exited\)") as lost:
         made.sum(torch.ones(3))
     assert lost.value.kind is Kind.UNAVAILABLE
+
+
+def test_sums_that_were_begun_are_all_waited_for(tmp_path: Path) -> None:
+    """Begun one after the other, waited for at the end; each is a sum of its own."""
+    group = FakeGroup()
+    made = joined(tmp_path, group)
+    parts = torch.arange(6.0).split([1, 2, 3])
+    for part in parts:
+        made.begin(part)
+    assert group.calls[1:] == ["sum of 1", "sum of 2", "sum of 3"] and group.waits == 1
+    made.finish()
+    assert group.waits == 4
+    assert torch.cat(parts).tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    made.finish()  # nothing is left to wait for
+    assert group.waits == 4
+
+
+def test_an_abort_between_two_sums_ends_both(tmp_path: Path) -> None:
+    """The one that was begun is no sum, and the next is not begun."""
+    group = FakeGroup()
+    made = joined(tmp_path, group)
+    made.begin(torch.ones(2))
+    made.abort()
+    for lost in (lambda: made.begin(torch.ones(3)), made.finish):
+        with pytest.raises(WorkerError, match="sum over peers of communicator 1: it was aborted") as told:
+            lost()
+        assert told.value.kind is Kind.UNAVAILABLE
+    assert group.calls == ["sum of 1", "sum of 2", "abort"]
+    made.close()
+    assert group.calls[3:] == []
 
 
 @pytest.mark.parametrize("value", [None, "1", ""])

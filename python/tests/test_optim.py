@@ -5,18 +5,25 @@ from __future__ import annotations
 import pytest
 import torch
 from dflash_runner.errors import WorkerError
-from dflash_runner.optim import AdamWConfig, Optimiser
+from dflash_runner.optim import Optimiser
+from dflash_runner.update import AdamWConfig, Passes
+from dflash_runner.watch import graphs
 from numerics import drafter_config, make_drafter
 from torch import Tensor, nn
 
 CONFIG = drafter_config()
 ADAMW = AdamWConfig(beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1)
+NORM = 1e-6  # relative, of a norm summed in float32
+STATE, ABSOLUTE = 5e-6, 1e-8  # of masters and moments after four steps in float32
 
 
 def gradients(drafter: nn.Module, *, seed: int) -> dict[str, Tensor]:
     """Random gradients by name."""
     generator = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(p.shape, generator=generator) for name, p in sorted(drafter.named_parameters())}
+    return {
+        name: torch.randn(p.shape, generator=generator).to(p.device)
+        for name, p in sorted(drafter.named_parameters())
+    }
 
 
 def backward(drafter: nn.Module, given: dict[str, Tensor]) -> None:
@@ -50,22 +57,108 @@ def test_steps_equal_torch_adamw_and_clipping() -> None:
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-7, msg=name)
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_fused_kernel_equals_the_plain_arithmetic(dtype: torch.dtype) -> None:
-    """To float32 rounding, moments and masters alike: a GPU's step is a CPU's."""
-    drafters = [make_drafter(CONFIG).to(dtype) for _ in range(2)]
-    fused, plain = (
-        Optimiser(d, config=ADAMW, fused=way) for d, way in zip(drafters, (True, False), strict=True)
-    )
-    for seed in range(4):
-        norms = [apply(one, two, seed=seed) for one, two in zip(drafters, (fused, plain), strict=True)]
-        assert torch.equal(*norms)
-    want = plain.state_tensors()
-    moved = False
-    for name, got in fused.state_tensors().items():
-        moved |= not torch.equal(got, want[name])
-        torch.testing.assert_close(got, want[name], rtol=2e-6, atol=1e-7, msg=name)
-    assert moved, "both took the same way"
+def test_passes_equal_the_oracle(dtype: torch.dtype, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain arithmetic, and torch's fused kernel, which is a GPU's where nothing may be compiled."""
+    drafter = make_drafter(CONFIG).to(dtype)
+    optimiser = Optimiser(drafter, config=ADAMW)
+    calls = []
+    apply_fused = torch._fused_adamw_
+    monkeypatch.setattr(torch, "_fused_adamw_", lambda *a, **k: (calls.append(a), apply_fused(*a, **k)))
+    if fused:
+        optimiser._update = Passes(ADAMW, fused=True)  # noqa: SLF001
+    follow(drafter, optimiser)
+    assert len(calls) == (8 if fused else 0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_one_pass_equals_the_oracle(backend: str) -> None:
+    drafter = make_drafter(CONFIG).bfloat16()
+    follow(drafter, Optimiser(drafter, config=ADAMW, backend=backend))
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
+)  # torch's own
+def test_one_pass_compiled_equals_the_oracle_and_compiles_once() -> None:
+    """By torch's own compiler: a graph for what decays and one for what does not, none for a new step."""
+    drafter = make_drafter(CONFIG).bfloat16()
+    optimiser = Optimiser(drafter, config=ADAMW, backend="inductor")
+    before = graphs()
+    follow(drafter, optimiser, steps=1)
+    assert graphs() - before == 2
+    torch.compiler.set_stance("fail_on_recompile")
+    try:
+        for seed in range(1, 4):
+            apply(drafter, optimiser, seed=seed, lr=1e-3 / seed)
+    finally:
+        torch.compiler.set_stance("default")
+
+
+def test_one_pass_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a drafter whose elements 32-bit numbers do not count."""
+    states = []
+    for piece in (1 << 28, 1000):
+        monkeypatch.setattr("dflash_runner.update._PIECE", piece)
+        drafter = make_drafter(CONFIG).bfloat16()
+        optimiser = Optimiser(drafter, config=ADAMW, backend="eager")
+        calls = []
+        update = optimiser._update._update  # noqa: SLF001
+        monkeypatch.setattr(
+            optimiser._update,  # noqa: SLF001
+            "_update",
+            lambda *a, calls=calls, update=update: (calls.append(len(a[0])), update(*a)),
+        )
+        for seed in range(2):
+            apply(drafter, optimiser, seed=seed)
+        states.append(optimiser.state_tensors())
+        assert max(calls) <= piece and (len(calls) == 4) == (piece > 1000)
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+
+
+def test_one_pass_with_masters_for_parameters_is_refused() -> None:
+    drafter = make_drafter(CONFIG)
+    with pytest.raises(AssertionError, match="must not be the masters"):
+        Optimiser(drafter, config=ADAMW, backend="eager").step(lr=1e-3)
+
+
+def follow(drafter: nn.Module, optimiser: Optimiser, *, steps: int = 4) -> None:
+    """Steps of rescaled and clipped gradients beside the same in float64: each within float32 rounding."""
+    exact = {name: master.double() for name, master in optimiser.masters().items()}
+    moments = {name: [torch.zeros_like(m), torch.zeros_like(m)] for name, m in exact.items()}
+    for count in range(1, steps + 1):
+        optimiser.clear()
+        given = {name: g.to(drafter.fc.weight.dtype) for name, g in gradients(drafter, seed=count).items()}
+        backward(drafter, {name: g.float() for name, g in given.items()})
+        optimiser.weight.add_(3.0 * count)
+        optimiser.rescale(24.0)
+        norm = optimiser.global_norm()
+        optimiser.clip(norm, limit=1.0)
+        optimiser.step(lr=1e-2 / count)
+        scaled = {name: g.double() * 8.0 / count for name, g in given.items()}
+        want = torch.cat([g.flatten() for g in scaled.values()]).norm()
+        torch.testing.assert_close(norm.double(), want, rtol=NORM, atol=0.0)
+        for name, master in exact.items():
+            oracle(master, scaled[name] / want, moments[name], count=count, lr=1e-2 / count)
+    got = optimiser.state_tensors()
+    for name, master in exact.items():
+        for part, tensor in zip(("master", "exp_avg", "exp_avg_sq"), (master, *moments[name]), strict=True):
+            named = f"{part}.{name}"
+            torch.testing.assert_close(got[named].double(), tensor, rtol=STATE, atol=ABSOLUTE, msg=named)
+        rounded = got[f"master.{name}"].to(drafter.fc.weight.dtype)
+        assert torch.equal(drafter.get_parameter(name), rounded), name
+    assert int(got["step"]) == steps == optimiser.steps
+
+
+def oracle(master: Tensor, gradient: Tensor, moments: list[Tensor], *, count: int, lr: float) -> None:
+    """AdamW as its paper writes it (arXiv 1711.05101, algorithm 2, decay not scheduled), in float64."""
+    mean, square = moments
+    mean.copy_(ADAMW.beta1 * mean + (1 - ADAMW.beta1) * gradient)
+    square.copy_(ADAMW.beta2 * square + (1 - ADAMW.beta2) * gradient**2)
+    unbiased = mean / (1 - ADAMW.beta1**count), square / (1 - ADAMW.beta2**count)
+    decay = ADAMW.weight_decay if master.ndim >= 2 else 0.0
+    master.sub_(lr * (unbiased[0] / (unbiased[1].sqrt() + ADAMW.epsilon) + decay * master))
 
 
 @torch.no_grad()
@@ -174,6 +267,18 @@ def test_float32_parameters_are_the_masters() -> None:
         assert torch.equal(parameter, before[name])
 
 
+def test_narrow_parameters_are_one_buffer() -> None:
+    """Which the application writes whole; each is 64 bytes from the next, as torch allocates."""
+    drafter = make_drafter(CONFIG).bfloat16()
+    before = {name: p.detach().clone() for name, p in drafter.named_parameters()}
+    Optimiser(drafter, config=ADAMW)
+    storages = {parameter.untyped_storage().data_ptr() for parameter in drafter.parameters()}
+    assert len(storages) == 1
+    for name, parameter in drafter.named_parameters():
+        assert parameter.data_ptr() % 64 == 0
+        assert torch.equal(parameter, before[name])
+
+
 def test_bfloat16_parameters_follow_float32_masters() -> None:
     narrow, wide = make_drafter(CONFIG).bfloat16(), make_drafter(CONFIG).bfloat16().float()
     one, two = Optimiser(narrow, config=ADAMW), Optimiser(wide, config=ADAMW)
@@ -182,7 +287,9 @@ def test_bfloat16_parameters_follow_float32_masters() -> None:
         given = {name: g.bfloat16().float() for name, g in gradients(wide, seed=1).items()}
         backward(narrow, given)
         backward(wide, given)
-    torch.testing.assert_close(one.gradient_P, two.gradient_P, rtol=1e-6, atol=1e-6)
+    sums = [float(optimiser.gradient_P.double().norm()) for optimiser in (one, two)]
+    assert sums[0] == pytest.approx(sums[1], rel=1e-7)
+    assert not any(parameter.grad is not None for parameter in narrow.parameters())
     for optimiser in (one, two):
         optimiser.step(lr=1e-5)  # below what a bfloat16 weight can take
     for name, master in one.masters().items():
@@ -218,8 +325,54 @@ def test_rescale_divides_by_the_weight_and_keeps_it() -> None:
     assert float(optimiser.weight) == 5.0
 
 
-def test_no_weight_at_all_is_not_finite() -> None:
-    drafter = make_drafter(CONFIG)
-    optimiser = Optimiser(drafter, config=ADAMW)
+@pytest.mark.parametrize("backend", [None, "eager"])
+def test_no_weight_at_all_leaves_a_gradient_of_zero(backend: str | None) -> None:
+    """Every place was weightless: nothing is divided by 0, and nobody has to ask the device."""
+    drafter = make_drafter(CONFIG).bfloat16()
+    optimiser = Optimiser(drafter, config=ADAMW, backend=backend)
+    optimiser.rescale(20.0)
+    assert float(optimiser.global_norm()) == 0.0
+    backward(drafter, gradients(drafter, seed=0))
+    optimiser.weight.add_(float("nan"))
     optimiser.rescale(20.0)
     assert not torch.isfinite(optimiser.global_norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_dropped_gradient_is_never_read(dtype: torch.dtype) -> None:
+    """Not by a step that has fewer gradients, nor by one of several micro-steps."""
+    drafter = make_drafter(CONFIG).to(dtype)
+    optimiser = Optimiser(drafter, config=ADAMW)
+    given = gradients(drafter, seed=0)
+    backward(drafter, {name: g * float("nan") for name, g in given.items()})
+    optimiser.weight.add_(float("nan"))
+    optimiser.clear()
+    assert not optimiser.gradient_P.any()
+    backward(drafter, {name: g * float("nan") for name, g in given.items()})
+    optimiser.clear()
+    (drafter.norm.weight.float() * given["norm.weight"]).sum().backward()
+    for _ in range(2):
+        (drafter.fc.weight.float() * given["fc.weight"]).sum().backward()
+    want = (given["norm.weight"].to(dtype).double() ** 2).sum() + 4 * (
+        given["fc.weight"].to(dtype).double() ** 2
+    ).sum()
+    torch.testing.assert_close(optimiser.global_norm().double(), want.sqrt(), rtol=1e-6, atol=0.0)
+    optimiser.clear()
+    assert not optimiser.gradient_P.any()
+
+
+def test_the_scale_of_one_step_is_not_that_of_the_next() -> None:
+    """One pass keeps it until the gradient is applied or dropped."""
+    drafter = make_drafter(CONFIG).bfloat16()
+    optimiser = Optimiser(drafter, config=ADAMW, backend="eager")
+    backward(drafter, gradients(drafter, seed=0))
+    plain, norms = optimiser.global_norm(), []
+    for weight in (5.0, 2.0):
+        optimiser.clear()
+        backward(drafter, gradients(drafter, seed=0))
+        optimiser.weight.add_(weight)
+        optimiser.rescale(20.0)
+        norms.append(float(optimiser.global_norm() / plain))
+        optimiser.clip(optimiser.global_norm(), limit=1.0)
+        assert float(optimiser.global_norm()) == pytest.approx(1.0, rel=1e-5)
+    assert norms == [pytest.approx(4.0), pytest.approx(10.0)]

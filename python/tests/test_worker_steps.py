@@ -174,8 +174,8 @@ def test_stale_orders_change_nothing(cluster: Cluster) -> None:
 def await_sum(host: Host) -> None:
     """Return when the worker's main thread stands in the sum, as its own stacks say."""
     source = Path(communicator.__file__).read_text().splitlines()
-    (line,) = [number for number, text in enumerate(source, 1) if ".allreduce(" in text]
-    mark, dumps = f'communicator.py", line {line} in sum', 0
+    (line,) = [number for number, text in enumerate(source, 1) if "begun.wait()" in text]
+    mark, dumps = f'communicator.py", line {line} in _await_sums', 0
     while not any(mark in text for text in host.stderr):
         host.process.send_signal(signal.SIGUSR2)
         while sum(text.startswith("Current thread") for text in host.stderr) <= dumps:
