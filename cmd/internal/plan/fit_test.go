@@ -41,9 +41,9 @@ func TestFit(t *testing.T) {
 		buckets []int
 	}{
 		"room for all":                  {nil, gpusOf(140), 512, []int{3072}},
-		"a pair on less":                {nil, gpusOf(48), 400, []int{3072}},
-		"as few as a row may have":      {nil, gpusOf(44), 160, []int{3072}},
-		"shorter rows before too few":   {nil, gpusOf(43), 112, []int{2688}},
+		"a pair on less":                {nil, gpusOf(48), 384, []int{3072}},
+		"as few as a row may have":      {nil, gpusOf(44), 152, []int{3072}},
+		"shorter rows before too few":   {nil, gpusOf(43), 104, []int{2432}},
 		"apart there is more room":      {nil, gpusOf(31, 31), 512, []int{3072}},
 		"grown to the reference":        {[]string{"training.buckets=[512,1024]", "training.anchors=64"}, gpusOf(140), 511, []int{512, 3072}},
 		"more than the reference stays": {[]string{"training.buckets=[8192]", "training.anchors=1024"}, gpusOf(140), 1024, []int{8192}},
