@@ -57,7 +57,7 @@ func Dispatch(ctx context.Context, p *Python, n int, stderr io.Writer) (*Report,
 	r.latencies("order to reply", orders, packets, map[string]*Goal{"p50": atMost(100), "p99": atMost(1000)})
 	r.latencies("bare ping-pong", packets, nil, nil)
 	d := w.process.Description()
-	r.Facts["python"], r.Facts["torch"], r.Facts["order"] = d.GetPython(), d.GetTorch(), orderDetail
+	r.Versions["python"], r.Torch, r.Facts["order"] = d.GetPython(), d.GetTorch(), orderDetail
 	r.Facts["samples"] = number(float64(n))
 	return r.done(), nil
 }
