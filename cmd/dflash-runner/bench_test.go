@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -25,7 +26,11 @@ func TestBenchScripts(t *testing.T) {
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, "cache"))
 			e.Setenv("CUDA_VISIBLE_DEVICES", "")
 			e.Setenv("PYTHON", env.Python)
-			return nil
+			sockets, err := os.MkdirTemp("", "r") // a short path
+			e.Setenv("XDG_RUNTIME_DIR", sockets)
+			e.Defer(func() { _ = os.RemoveAll(sockets) })
+			return err
 		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
 	})
 }

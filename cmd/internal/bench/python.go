@@ -19,6 +19,8 @@ import (
 // Python is the workers' interpreter and a directory for one bench.
 type Python struct {
 	interpreter string
+	version     string // of Python
+	torch       string // installed, "" where it is not known
 	tree        string
 	dir         string // this bench's own, with its scripts
 	release     func()
@@ -36,7 +38,7 @@ func Open(ctx context.Context, interpreter string, tell func(kind, text string))
 	if err != nil {
 		return nil, err
 	}
-	p := &Python{interpreter: env.Python, release: func() { _ = env.Close() }}
+	p := &Python{interpreter: env.Python, version: env.Version, torch: env.Packages["torch"], release: func() { _ = env.Close() }}
 	if p.tree, err = pyenv.Tree(""); err == nil {
 		err = p.unpack()
 	}

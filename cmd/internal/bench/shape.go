@@ -143,7 +143,7 @@ func (s Shape) String() string {
 		text += fmt.Sprintf(", %d parameters", s.Parameters)
 	}
 	if s.Rows > 0 {
-		text += fmt.Sprintf(", median of %d rows", s.Rows)
+		text += fmt.Sprintf(", %d rows", s.Rows)
 	}
 	return text
 }
