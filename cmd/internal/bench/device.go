@@ -7,6 +7,7 @@ import (
 
 	"github.com/dflash-runner/dflash-runner/cmd/internal/machine"
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
@@ -55,6 +56,28 @@ func Choose(ctx context.Context, want string, gpus int) (Devices, error) {
 
 // OnGPU says whether these are GPUs.
 func (d Devices) OnGPU() bool { return len(d.GPUs) > 0 }
+
+// devicesOf are those that a run's workers were on, as this machine names them.
+func devicesOf(ctx context.Context, workers []admin.SummaryWorker) (Devices, error) {
+	used := map[string]bool{}
+	for _, w := range workers {
+		used[w.Device] = w.Device != placement.CPU
+	}
+	d := Devices{}
+	if len(used) == 1 && !used[workers[0].Device] {
+		return d, nil
+	}
+	all, gpus, _, err := machine.GPUs(ctx, nil, true)
+	if err != nil {
+		return d, err
+	}
+	for _, g := range gpus {
+		if used[g.UUID] {
+			d.GPUs, d.Driver = append(d.GPUs, g), all[0].Driver
+		}
+	}
+	return d, nil
+}
 
 // place is one of them as a process is placed on it: cpu, or a UUID. An index
 // past the last is the last.

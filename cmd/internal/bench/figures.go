@@ -22,7 +22,7 @@ import (
 // people. Fields are only added, and every field is there in every report.
 type Report struct {
 	Bench    string            `json:"bench"`
-	Commit   string            `json:"commit"` // of this program, "" where it is not known
+	Commit   string            `json:"commit"` // of this program; unknown where it was built without one
 	Device   string            `json:"device"` // cpu, or the names of GPUs
 	Torch    string            `json:"torch"`  // "" where none took part
 	Versions map[string]string `json:"versions"`

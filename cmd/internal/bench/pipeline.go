@@ -42,7 +42,6 @@ const (
 // what it says of itself afterwards: its summary and its events.
 func PipelineBench(ctx context.Context, p *Python, d Devices, o Pipeline) (*Report, error) {
 	r := start("pipeline")
-	r.on(d)
 	set := append([]string{fmt.Sprintf("training.steps=%d", o.Steps), "training.epochs=0", "run.directory=" + quote(filepath.Join(p.dir, "runs")),
 		"python.interpreter=" + quote(p.interpreter)}, o.Set...)
 	file, environment := o.Config, os.Environ()
@@ -73,6 +72,11 @@ func PipelineBench(ctx context.Context, p *Python, d Devices, o Pipeline) (*Repo
 	if err := r.pipeline(s, decided, shape); err != nil {
 		return nil, err
 	}
+	used, err := devicesOf(ctx, s.Workers)
+	if err != nil {
+		return nil, err
+	}
+	r.on(used)
 	r.Torch, r.Versions["python"] = p.torch, p.version
 	return r.done(), nil
 }
