@@ -48,7 +48,7 @@ func TestPipeline(t *testing.T) {
 func TestDecidedSteps(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "events.jsonl")
 	text := `{"at":"2026-01-02T03:04:05Z","event":"step decided","step":1,"figures":{"rows":4,"tokens":90,"loss":null}}` + "\n" +
-		`{"at":"2026-01-02T03:04:06Z","event":"row dropped","message":"before \"step decided\""}` + "\n" +
+		`{"at":"2026-01-02T03:04:06Z","event":"row dropped","message":"step decided"}` + "\n" +
 		`{"at":"2026-01-02T03:04:07Z","event":"step decided","step":2,"figures":{"rows":3,"tokens":80}}` + "\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
