@@ -104,6 +104,7 @@ def peak_bytes(device: torch.device) -> int:
 
 def profile(steps: Steps) -> dict[str, Any]:
     """Kernels of a row and of an update, and when kernels ran in steps that follow one another."""
+    traced.kernels(steps.row, device=steps.device)  # the first trace loads the profiler, and may miss some
     found = {
         "row": traced.by_name(traced.kernels(steps.row, device=steps.device)),
         "update": traced.by_name(traced.kernels(steps.update, device=steps.device)),
