@@ -21,8 +21,8 @@ func (c *cli) benchCommand() *cobra.Command {
 		"Measures what is promised in numbers, each beside a plain baseline in the same run: a table, and one\n"+
 			"line of JSON after it. The figures mean something on an idle machine alone; the load is in the result.\n"+
 			"What was found so far is in python/bench/LOG.md.")
-	cmd.Example = "  dflash-runner bench dispatch\n  dflash-runner bench handoff --json"
-	cmd.AddCommand(c.benchDispatchCommand(), c.benchHandoffCommand(), c.benchRunCommand())
+	cmd.Example = "  dflash-runner bench step --profile\n  dflash-runner bench handoff --json"
+	cmd.AddCommand(c.benchDispatchCommand(), c.benchHandoffCommand(), c.benchRunCommand(), c.benchStepCommand(), c.benchWarmUpCommand(), c.benchPipelineCommand())
 	return cmd
 }
 
@@ -47,30 +47,6 @@ func (c *cli) benchDispatchCommand() *cobra.Command {
 		},
 	})
 	cmd.Flags().IntVar(&samples, "samples", samples, "orders and packets to measure")
-	pythonFlag(cmd, &interpreter)
-	return cmd
-}
-
-func (c *cli) benchHandoffCommand() *cobra.Command {
-	var interpreter string
-	size, rounds := 96, 15
-	cmd := c.jsonFlag(&cobra.Command{
-		Use:     "handoff",
-		Short:   "A row through a slot, beside a plain memcpy",
-		Long:    "Writes a row into a slot of a memfd and reads it back as workers do, and copies as many bytes with a plain\nmemcpy into warm memory, in turns in one process.",
-		Example: "  dflash-runner bench handoff --mebibytes 128",
-		Args:    atMost(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if size < 1 || size > 4096 || rounds < 3 {
-				return usage("bench handoff: want --mebibytes 1 to 4096 and at least 3 --rounds, got %d and %d", size, rounds)
-			}
-			return c.bench(cmd.Context(), interpreter, func(ctx context.Context, p *bench.Python) (*bench.Report, error) {
-				return bench.Handoff(ctx, p, size, rounds)
-			})
-		},
-	})
-	cmd.Flags().IntVar(&size, "mebibytes", size, "the row's hidden states; six times that in memory")
-	cmd.Flags().IntVar(&rounds, "rounds", rounds, "of everything, one after the other")
 	pythonFlag(cmd, &interpreter)
 	return cmd
 }
@@ -147,14 +123,13 @@ func (c *cli) bench(ctx context.Context, interpreter string, measure func(contex
 	return c.printBench(r)
 }
 
-// printBench prints a table and a line of JSON, or JSON alone.
+// printBench prints a table and a line of JSON, or the line alone.
 func (c *cli) printBench(r *bench.Report) error {
-	r.Facts["commit"] = describe().Commit
-	if c.json {
-		return c.printJSON(r)
-	}
-	if err := r.Write(c.out); err != nil {
-		return runner.Errorf(runner.Unavailable, "print result: %w", err)
+	r.Commit = describe().Commit
+	if !c.json {
+		if err := r.Write(c.out); err != nil {
+			return runner.Errorf(runner.Unavailable, "print result: %w", err)
+		}
 	}
 	line, err := json.Marshal(r)
 	if err != nil {

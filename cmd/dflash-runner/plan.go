@@ -167,7 +167,7 @@ func partsOf(m placement.Memory) string {
 		what  string
 		bytes uint64
 	}{{"weights", m.Weights}, {"gradients", m.Gradients}, {"optimiser", m.Optimiser}, {"activations", m.Activations},
-		{"saved for warm-up", m.Saved}, {"row buffers", m.RowBuffers}, {"slots", m.Slots}, {"evaluation", m.Evaluation}, {"CUDA itself", m.Context}} {
+		{"saved for warm-up", m.Saved}, {"row buffers", m.RowBuffers}, {"cuBLAS", m.Workspace}, {"slots", m.Slots}, {"evaluation", m.Evaluation}, {"CUDA itself", m.Context}} {
 		if x.bytes > 0 {
 			parts = append(parts, x.what+" "+strconv.FormatUint(x.bytes>>20, 10))
 		}

@@ -1,40 +1,61 @@
-"""A tiny target of random weights, for a worker that is to start fast and do nothing.
+"""A target of random weights, for a worker or a run that is to start fast and need not learn anything.
 
-`python target.py DIRECTORY`: writes a Qwen3 of two layers there, as transformers saves it.
+`python target.py '{"directory": "...", ...}'`: writes a Qwen3 there as transformers saves it, with the
+byte-level tokenizer, and where samples are asked for, files of random tokens beside it. The sizes of
+`bench dispatch` stand in cmd/internal/bench/dispatch.go too.
 """
 
 from __future__ import annotations
 
-import sys
+import json
+import random
+from pathlib import Path
+from typing import Any
 
+import told
 import torch
+from dflash_runner.tokenizer import BYTE_VOCABULARY, SPECIALS, write_byte_tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-VOCABULARY = 64
-HIDDEN = 32
-HEADS = 2
-LAYERS = 2
+_HELDOUT = 16  # samples
 
 
-def main() -> None:
-    """Make and save it; cmd/internal/bench/dispatch.go states the same sizes."""
+def measure(asked: dict[str, Any]) -> dict[str, Any]:
+    """Make and save it; where the vocabulary is the tokenizer's, the tokenizer goes with it."""
+    directory = Path(asked["directory"])
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        intermediate_size=2 * HIDDEN,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=HEADS,
-        head_dim=HIDDEN // HEADS,
-        max_position_embeddings=512,
+        vocab_size=asked["vocabulary"],
+        hidden_size=asked["hidden"],
+        intermediate_size=asked["intermediate"],
+        num_hidden_layers=asked["layers"],
+        num_attention_heads=asked["heads"],
+        num_key_value_heads=asked["kv_heads"],
+        head_dim=asked["head_dim"],
+        max_position_embeddings=max(512, asked["max_tokens"]),
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=0,
         pad_token_id=1,
     )
-    Qwen3ForCausalLM(config).save_pretrained(sys.argv[1])
+    Qwen3ForCausalLM(config).save_pretrained(directory)
+    if asked["vocabulary"] == BYTE_VOCABULARY:
+        write_byte_tokenizer(directory)
+    if asked["samples"]:
+        for name, count in (("train", asked["samples"]), ("heldout", _HELDOUT)):
+            _write_samples(directory / f"{name}.jsonl", count=count, asked=asked)
+    return {"directory": str(directory)}
+
+
+def _write_samples(path: Path, *, count: int, asked: dict[str, Any]) -> None:
+    """Random tokens, supervised throughout, of random lengths."""
+    draws = random.Random(path.name)
+    with path.open("w", encoding="utf-8") as file:
+        for _ in range(count):
+            length = draws.randint(asked["min_tokens"], asked["max_tokens"])
+            tokens = [draws.randrange(len(SPECIALS), asked["vocabulary"]) for _ in range(length)]
+            file.write(json.dumps({"tokens": tokens, "loss_mask": [1] * length}) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    told.answer(measure)

@@ -1,36 +1,41 @@
-"""What warm-up costs a first worker, and one after it that finds the first one's kernels.
+"""What warm-up costs one process: a drafter of a workload, built and warmed up as a worker does it.
 
-`python warmup.py`: two processes, one after the other, with one fresh compile cache; each builds the
-reference workload's drafter on a GPU and warms it up as a worker does. Prints one JSON object: for each the
-certificate's seconds, hits and misses. `--scale` as in step.py.
+`python warmup.py '{"shape": {...}, "device": "cuda:0", "threads": 4, "directory": "..."}'`: `bench warmup`
+runs two of them, one after the other, with one compile cache that was empty (cmd/internal/bench/warmup.go).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
+
+_STARTED = time.perf_counter()  # before torch is imported, which is a part of it
+
+import platform  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import told  # noqa: E402
 
 
-def one(directory: Path, *, scale: int) -> dict[str, object]:
+def measure(asked: dict[str, Any]) -> dict[str, Any]:
     """The certificate of this process, as far as it is about time."""
-    started = time.perf_counter()
-    from dflash_runner import config
+    import torch
+    import workload
+    from dflash_runner import config, host
     from dflash_runner.trainer import Trainer
     from dflash_runner.warmup import Clock, prepare_torch, warm_up
     from dflash_runner.warmup_drafter import DrafterSubject
     from dflash_runner.watch import Watch
-    from step import message
 
-    clock = Clock(started)
-    configuration = config.from_message(message(directory, scale=scale, device="cuda:0"))
+    clock, directory = Clock(_STARTED), Path(asked["directory"])
+    shape = workload.Shape.told(asked["shape"])
+    told_ = workload.message(shape, directory, device=asked["device"], threads=asked["threads"])
+    configuration = config.from_message(told_)
     prepare_torch(configuration)
     clock.lap("import")
+    if not (directory / "model.safetensors").exists():
+        workload.save_head(shape, directory)
+        clock.skip()
     trainer = Trainer(configuration)
     clock.lap("build")
     certificate = warm_up(
@@ -41,50 +46,18 @@ def one(directory: Path, *, scale: int) -> dict[str, object]:
         progress=lambda _: None,
     )
     return {
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "triton": host.version_of("triton"),
+        "parameters": sum(t.numel() for t in trainer.optimiser.masters().values()),
+        "attention": certificate.attention,
         "cache": certificate.cache,
         "hits": certificate.cache_hits,
         "misses": certificate.cache_misses,
         "compiles": certificate.first_pass_compiles,
-        "seconds": {name: round(value, 2) for name, value in certificate.seconds.items()},
-        "wall_s": round(time.perf_counter() - started, 2),
+        "seconds": dict(certificate.seconds),
     }
 
 
-def both(scale: int) -> dict[str, object]:
-    """A cold and a warm one, and what the second costs of the first."""
-    from step import message, save_head
-
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        drafter = message(directory, scale=scale, device="cuda:0").drafter
-        save_head(directory, vocabulary=drafter.vocab_size, hidden=drafter.hidden_size)
-        caches = {
-            "TORCHINDUCTOR_CACHE_DIR": str(directory / "cache"),
-            "TRITON_CACHE_DIR": str(directory / "cache" / "triton"),
-        }
-        found = []
-        for _ in range(2):
-            command = [sys.executable, __file__, "--scale", str(scale), "--one", name]
-            done = subprocess.run(command, env={**os.environ, **caches}, stdout=subprocess.PIPE, check=True)
-            found.append(json.loads(done.stdout))
-    cold, warm = found
-
-    def spent(of: dict[str, object]) -> float:
-        seconds = of["seconds"]
-        return seconds["first_pass"] + seconds["second_pass"] + seconds.get("oracle", 0.0)
-
-    return {"bench": "warmup", "first": cold, "second": warm, "ratio": round(spent(warm) / spent(cold), 3)}
-
-
-def main() -> None:
-    """Measure, and print."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--scale", type=int, default=1)
-    parser.add_argument("--one", type=Path)
-    asked = parser.parse_args()
-    found = both(asked.scale) if asked.one is None else one(asked.one, scale=asked.scale)
-    sys.stdout.write(json.dumps(found) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    told.answer(measure)

@@ -59,6 +59,11 @@ type SummaryWorker struct {
 	Device      string              `json:"device"`
 	Generations runner.Generation   `json:"generations"`
 	Certificate *SummaryCertificate `json:"certificate"` // the last; null where none was given
+	// Usage is the time from the first order to train to the last decision, in
+	// seconds, by what it went to: train, commit, produce, evaluate; or by what was
+	// waited for: vote (figures and other ranks), join, turn, row, slot, nothing
+	// (to do); or absent.
+	Usage map[string]float64 `json:"usage_s"`
 }
 
 // SummaryCertificate is what a certificate comes down to.

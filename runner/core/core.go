@@ -118,6 +118,7 @@ func (c *Core) Handle(now time.Time, in Input) []Action {
 	if c.end.finished {
 		return nil
 	}
+	c.account(now)
 	c.now, c.out = now, nil
 	c.take(in)
 	c.pump()

@@ -3,6 +3,7 @@ package core
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 )
@@ -26,6 +27,7 @@ type figures struct {
 	bestLoss  float64
 	hasBest   bool
 	moments   Moments
+	accounted time.Time // when usage was put down last
 }
 
 type tally struct{ rows, samples, tokens uint64 }

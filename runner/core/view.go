@@ -51,6 +51,7 @@ type WorkerView struct {
 	Step        runner.Step
 	HasState    bool
 	Strikes     int
+	Usage       map[string]time.Duration // of training's time, by what it went to
 	Certified   bool
 	Certificate runner.Certificate
 }
@@ -129,7 +130,7 @@ func (c *Core) View() View {
 
 func (w *worker) view() WorkerView {
 	v := WorkerView{Worker: w.id, Device: w.device, State: w.life.State.String(), Generation: w.life.Generation, Since: w.life.Since,
-		Step: w.at, HasState: w.has, Strikes: w.life.Strikes, Certificate: w.certificate,
+		Step: w.at, HasState: w.has, Strikes: w.life.Strikes, Usage: w.usage.byName(), Certificate: w.certificate,
 		Certified: w.life.State.Alive()}
 	if len(w.orders) > 0 {
 		v.Order, v.Since = runner.OrderType(w.orders[0].order), w.orders[0].sent

@@ -17,6 +17,7 @@ type worker struct {
 	seq    uint64
 	orders []order   // not answered yet, oldest first; a lost life's until it is reaped
 	heard  time.Time // last reply
+	usage  usage     // of its time, over all lives
 	maps   []mapping
 
 	slotBytes   uint64

@@ -11,6 +11,8 @@ type Model struct {
 	Sparse             uint64 // layers with experts; 0: none
 	Experts, Active    uint64 // of such a layer, and those that one token takes
 	ExpertIntermediate uint64 // of one expert
+
+	Masks uint64 // kinds of attention layers, full and sliding, each with a mask of its own; 0 is 1
 }
 
 // Rows is the size of what is trained.
@@ -19,6 +21,7 @@ type Rows struct {
 	Anchors   uint64 // blocks of a row
 	BlockSize uint64 // tokens of a block
 	Captured  uint64 // layers of the target
+	Apart     bool   // the layer before the last captured one is not captured, and not the embedding
 	SlotBytes uint64
 }
 
@@ -41,6 +44,7 @@ type Memory struct {
 	Activations uint64 `json:"activations_bytes"` // at their most, forward and backward
 	Saved       uint64 `json:"saved_bytes"`       // masters as warm-up restores them
 	RowBuffers  uint64 `json:"row_buffers_bytes"` // two rows
+	Workspace   uint64 `json:"workspace_bytes"`   // of cuBLAS, which torch allocates; 0 on a CPU
 	Slots       uint64 `json:"slots_bytes"`       // the arena, on a GPU
 	Evaluation  uint64 `json:"evaluation_bytes"`  // a drafter to decode with, in targets
 }
@@ -50,13 +54,16 @@ func (m Memory) Total() uint64 { return m.Context + m.Allocated() + m.Slots + m.
 
 // Allocated is what training alone takes of torch's allocator.
 func (m Memory) Allocated() uint64 {
-	return m.Weights + m.Gradients + m.Optimiser + m.Activations + m.Saved + m.RowBuffers
+	return m.Weights + m.Gradients + m.Optimiser + m.Activations + m.Saved + m.RowBuffers + m.Workspace
 }
 
 // What the formulas assume besides sizes.
 const (
 	// contextBytes is a CUDA context with torch's kernels and libraries in it.
 	contextBytes = 768 << 20
+	// workspaceBytes is what torch gives a cuBLAS handle to work in: one for every thread that multiplies.
+	// 4,096 x 8 KiB on Hopper and newer (torch, CUDABlas: getChosenWorkspaceSize), 8 MiB before.
+	workspaceBytes = 32 << 20
 	// granularity of an arena on a GPU (cuMemGetAllocationGranularity).
 	granularity = 2 << 20
 )
@@ -64,6 +71,14 @@ const (
 func (u Use) context() uint64 {
 	if u.CUDA {
 		return contextBytes
+	}
+	return 0
+}
+
+// workspace gives what so many threads that multiply work in.
+func (u Use) workspace(threads uint64) uint64 {
+	if u.CUDA {
+		return threads * workspaceBytes
 	}
 	return 0
 }
@@ -111,23 +126,6 @@ func (m Model) Trained(captured uint64) uint64 {
 	return m.layers() + m.Hidden + captured*m.Hidden*m.Hidden + m.Hidden
 }
 
-// TargetMemory estimates a target worker: the whole frozen model, one layer's
-// activations over a row, the captured layers, its arena, and what evaluation
-// takes: drafter's weights and one chunk of logits.
-func TargetMemory(m, drafter Model, r Rows, u Use) Memory {
-	oneLayer := (4*m.Hidden + 2*m.Width() + m.HeadDim*(2*m.Heads+2*m.KVHeads)) * u.Element
-	if u.Element < 4 {
-		oneLayer += 2 * 4 * m.Hidden // norms are computed in float32
-	}
-	return Memory{
-		Context:     u.context(),
-		Weights:     m.Parameters() * u.Element,
-		Activations: r.Bucket * (oneLayer + r.Captured*m.Hidden*u.Element),
-		Slots:       u.Slots,
-		Evaluation:  drafter.Trained(r.Captured)*u.Element + logits(r.Bucket, m.Vocab),
-	}
-}
-
 // DrafterMemory estimates a drafter worker. m is the drafter's model with the
 // target's vocabulary.
 //
@@ -152,6 +150,7 @@ func DrafterMemory(m Model, r Rows, u Use) Memory {
 		Activations: kept,
 		Saved:       trained * 4,
 		RowBuffers:  2 * r.SlotBytes,
+		Workspace:   u.workspace(2), // forward, and the thread of autograd
 	}
 }
 

@@ -139,11 +139,16 @@ func TestMemoryByHand(t *testing.T) {
 	if flex := DrafterMemory(m, r, Use{Element: 2, CUDA: true}); flex.Activations != 312+80+104 {
 		t.Errorf("compiled: got %+v", flex)
 	}
+	if half.Workspace != 2*workspaceBytes || got.Workspace != 0 {
+		t.Errorf("workspace: got %d on a GPU and %d on a CPU", half.Workspace, got.Workspace)
+	}
 	if half.Total() != half.Allocated()+contextBytes {
 		t.Errorf("in all: got %d", half.Total())
 	}
-	// 42 + 2 + 20 elements; 4*((8+6+8)*2 + 16 + 6*2) bytes of activations; the drafter's 58 elements, and logits.
-	wanted := Memory{Context: contextBytes, Weights: 128, Activations: 4 * 72, Slots: 99, Evaluation: 58*2 + 4*5*4*5/2}
+	// 42 + 2 + 20 elements of 2 bytes. Largest weight of 10 elements: 400 to digest. A row: held 4*2*2*3 = 48,
+	// mask 16, rotary 2*4*2*2 = 32; the last layer at its most the end, 4*2*2*4 = 64, attention 4*2*(2+4+4) + 2*16 = 112,
+	// rotation 4*2*(2+2+4+8) = 128, MLP 4*2*(4+9) = 104, a norm 4*(4+4+16) = 96: 224. The digest is more.
+	wanted := Memory{Context: contextBytes, Weights: 128, Activations: 400, Workspace: workspaceBytes, Slots: 99, Evaluation: 58*2 + 4*5*4*5/2}
 	if got := TargetMemory(m, m, r, Use{Element: 2, CUDA: true, Slots: 99}); got != wanted {
 		t.Errorf("target: got %+v", got)
 	}

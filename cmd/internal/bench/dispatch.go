@@ -57,7 +57,7 @@ func Dispatch(ctx context.Context, p *Python, n int, stderr io.Writer) (*Report,
 	r.latencies("order to reply", orders, packets, map[string]*Goal{"p50": atMost(100), "p99": atMost(1000)})
 	r.latencies("bare ping-pong", packets, nil, nil)
 	d := w.process.Description()
-	r.Facts["python"], r.Facts["torch"], r.Facts["order"] = d.GetPython(), d.GetTorch(), orderDetail
+	r.Versions["python"], r.Torch, r.Facts["order"] = d.GetPython(), d.GetTorch(), orderDetail
 	r.Facts["samples"] = number(float64(n))
 	return r.done(), nil
 }
@@ -106,7 +106,7 @@ type idleWorker struct {
 // startWorker takes a drafter up to its checked certificate.
 func startWorker(ctx context.Context, p *Python, stderr io.Writer) (_ *idleWorker, err error) {
 	target := filepath.Join(p.dir, "target")
-	if err := p.run(ctx, nil, "target.py", target); err != nil {
+	if err := p.makeTarget(ctx, randomTarget{Directory: target, Vocabulary: 64, Hidden: 32, Intermediate: 64, Layers: 2, Heads: 2, KVHeads: 2, HeadDim: 16, MaxTokens: 512}); err != nil {
 		return nil, err
 	}
 	sockets, release, err := admin.OwnedDirectory()

@@ -8,8 +8,6 @@ import (
 	"os/exec"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/dflash-runner/dflash-runner/runner"
 )
 
@@ -22,18 +20,12 @@ type echo struct {
 
 // startEcho starts it on one end of a SOCK_SEQPACKET pair, which a lane is too.
 func startEcho(ctx context.Context, p *Python) (*echo, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	conn, theirs, err := socketPair()
 	if err != nil {
-		return nil, runner.Errorf(runner.Exhausted, "make socket pair: %w", err)
+		return nil, err
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "echo"), os.NewFile(uintptr(fds[1]), "echo's end")
 	defer theirs.Close()
-	conn, err := net.FileConn(ours)
-	ours.Close()
-	if err != nil {
-		return nil, runner.Errorf(runner.Internal, "open socket: %w", err)
-	}
-	e := &echo{cmd: p.command(ctx, "echo.py", "3"), conn: conn.(*net.UnixConn)}
+	e := &echo{cmd: p.command(ctx, "echo.py", "3"), conn: conn}
 	e.cmd.ExtraFiles, e.cmd.Stderr = []*os.File{theirs}, os.Stderr
 	if err := e.cmd.Start(); err != nil {
 		conn.Close()

@@ -5,6 +5,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"runtime"
@@ -13,15 +14,23 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
-// Report is what one bench found: a JSON object for machines, a table for people.
+// Report is what one bench found: a JSON object for machines, a table for
+// people. Fields are only added, and every field is there in every report.
 type Report struct {
-	Bench   string            `json:"bench"`
-	Facts   map[string]string `json:"facts"` // versions, and what was measured
-	Cores   int               `json:"cores"`
-	Load    [2]float64        `json:"load"` // of one minute, before and after
-	Figures []Figure          `json:"figures"`
+	Bench    string            `json:"bench"`
+	Commit   string            `json:"commit"` // of this program; unknown where it was built without one
+	Device   string            `json:"device"` // cpu, or the names of GPUs
+	Torch    string            `json:"torch"`  // "" where none took part
+	Versions map[string]string `json:"versions"`
+	Shape    *Shape            `json:"shape"` // null where no shape takes part
+	Facts    map[string]string `json:"facts"` // what was measured, in words
+	Cores    int               `json:"cores"`
+	Load     [2]float64        `json:"load"` // of one minute, before and after
+	Figures  []Figure          `json:"figures"`
 }
 
 // Figure is one number. Ratio is to the baseline measured beside it.
@@ -43,8 +52,8 @@ type Goal struct {
 
 // start begins a report.
 func start(bench string) *Report {
-	return &Report{Bench: bench, Cores: runtime.NumCPU(), Load: [2]float64{load(), math.NaN()},
-		Facts: map[string]string{"go": runtime.Version()}, Figures: []Figure{}}
+	return &Report{Bench: bench, Device: placement.CPU, Cores: runtime.NumCPU(), Load: [2]float64{load(), math.NaN()},
+		Versions: map[string]string{"go": runtime.Version()}, Facts: map[string]string{}, Figures: []Figure{}}
 }
 
 // add puts a figure in; ratio 0 is none.
@@ -73,6 +82,14 @@ func (r *Report) done() *Report {
 	return r
 }
 
+// goalOn is a goal that holds under a condition only, else none.
+func goalOn(holds bool, g *Goal) *Goal {
+	if holds {
+		return g
+	}
+	return nil
+}
+
 func atMost(limit float64) *Goal       { return &Goal{Limit: limit} }
 func ratioAtLeast(limit float64) *Goal { return &Goal{Limit: limit, AtLeast: true, OfRatio: true} }
 
@@ -93,13 +110,27 @@ func (r *Report) Write(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	var facts []string
-	for name, value := range r.Facts {
-		facts = append(facts, name+" "+value)
+	about := append(sorted(r.Facts), sorted(r.Versions)...)
+	if r.Shape != nil {
+		about = append([]string{r.Shape.String()}, about...)
 	}
-	slices.Sort(facts)
-	_, err := fmt.Fprintf(w, "%s; %d cores, load %.2f before and %.2f after\n", strings.Join(facts, ", "), r.Cores, r.Load[0], r.Load[1])
+	if r.Torch != "" {
+		about = append(about, "torch "+r.Torch)
+	}
+	if r.Commit != "" {
+		about = append(about, "commit "+r.Commit)
+	}
+	_, err := fmt.Fprintf(w, "%s; on %s, %d cores, load %.2f before and %.2f after\n", strings.Join(about, ", "), r.Device, r.Cores, r.Load[0], r.Load[1])
 	return err
+}
+
+// sorted gives names and values, by name.
+func sorted(of map[string]string) []string {
+	out := make([]string, 0, len(of))
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		out = append(out, name+" "+of[name])
+	}
+	return out
 }
 
 // String gives the bound as a table shows it.

@@ -63,7 +63,8 @@ func TestRatioGoals(t *testing.T) {
 
 func TestTableAndJSON(t *testing.T) {
 	r := start("x")
-	r.Facts = map[string]string{"torch": "2.11.0", "go": "go1.25"}
+	r.Versions, r.Torch, r.Commit = map[string]string{"python": "3.12", "go": "go1.25"}, "2.11.0", "abc"
+	r.Facts["row"] = "96 MiB"
 	r.Cores, r.Load = 2, [2]float64{0.5, 1.25}
 	r.add("order p50", 83.456, "us", 2.5, atMost(100))
 	r.add("order p99", 1234.5, "us", 0, atMost(1000))
@@ -79,7 +80,7 @@ func TestTableAndJSON(t *testing.T) {
 		"order p99  1234      us           <= 1000  MISSED",
 		"copy       9         GB/s  0.95   ratio >= 0.9  met",
 		"plain      9.5       GB/s",
-		"go go1.25, torch 2.11.0; 2 cores, load 0.50 before and 1.25 after",
+		"row 96 MiB, go go1.25, python 3.12, torch 2.11.0, commit abc; on cpu, 2 cores, load 0.50 before and 1.25 after",
 	}
 	got := strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 	for i := range want {
@@ -92,7 +93,8 @@ func TestTableAndJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, part := range []string{`"bench":"x"`, `"name":"plain","value":9.5,"unit":"GB/s","ratio":null,"goal":null,"met":null`,
-		`"goal":{"limit":0.9,"at_least":true,"of_ratio":true},"met":true`, `"load":[0.5,1.25]`} {
+		`"goal":{"limit":0.9,"at_least":true,"of_ratio":true},"met":true`, `"load":[0.5,1.25]`,
+		`{"bench":"x","commit":"abc","device":"cpu","torch":"2.11.0","versions":{"go":"go1.25","python":"3.12"},"shape":null,"facts":{"row":"96 MiB"},"cores":2,`} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("got %s, want %s in it", text, part)
 		}

@@ -19,19 +19,27 @@ type handoffs struct {
 	Numpy        string               `json:"numpy"`
 }
 
-// Handoff measures a row of some MiB through a slot, beside a plain memcpy of
-// the same size into warm memory of the same process.
-func Handoff(ctx context.Context, p *Python, mebibytes, rounds int) (*Report, error) {
+// Handoff measures a row of some MiB of hidden states from one process to
+// another. On a CPU, a row through a slot within one process comes first, beside
+// a plain memcpy of the same size into warm memory.
+func Handoff(ctx context.Context, p *Python, d Devices, mebibytes, rounds int) (*Report, error) {
 	r := start("handoff")
-	var h handoffs
-	if err := p.run(ctx, &h, "handoff.py", fmt.Sprint(mebibytes), fmt.Sprint(rounds)); err != nil {
+	r.on(d)
+	row := RowOf(mebibytes, d.OnGPU())
+	if !d.OnGPU() {
+		var h handoffs
+		if err := p.run(ctx, &h, "handoff.py", fmt.Sprint(mebibytes), fmt.Sprint(rounds)); err != nil {
+			return nil, err
+		}
+		if err := r.handoffs(h); err != nil {
+			return nil, err
+		}
+		r.Versions["numpy"] = h.Numpy
+	}
+	if err := r.Pairs(ctx, p, d, row, rounds); err != nil {
 		return nil, err
 	}
-	if err := r.handoffs(h); err != nil {
-		return nil, err
-	}
-	r.Facts["python"], r.Facts["torch"], r.Facts["numpy"] = h.Python, h.Torch, h.Numpy
-	r.Facts["row"] = fmt.Sprintf("%d MiB, median of %d rounds", h.PayloadBytes>>20, rounds)
+	r.Facts["row"] = fmt.Sprintf("%d tokens of %d elements, %s: %d MiB, median of %d rounds", row.Tokens, row.Width, row.DType, mebibytes, rounds)
 	return r.done(), nil
 }
 

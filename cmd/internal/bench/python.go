@@ -19,6 +19,8 @@ import (
 // Python is the workers' interpreter and a directory for one bench.
 type Python struct {
 	interpreter string
+	version     string // of Python
+	torch       string // installed, "" where it is not known
 	tree        string
 	dir         string // this bench's own, with its scripts
 	release     func()
@@ -36,7 +38,7 @@ func Open(ctx context.Context, interpreter string, tell func(kind, text string))
 	if err != nil {
 		return nil, err
 	}
-	p := &Python{interpreter: env.Python, release: func() { _ = env.Close() }}
+	p := &Python{interpreter: env.Python, version: env.Version, torch: env.Packages["torch"], release: func() { _ = env.Close() }}
 	if p.tree, err = pyenv.Tree(""); err == nil {
 		err = p.unpack()
 	}
@@ -67,9 +69,13 @@ func (p *Python) Close() {
 	p.release()
 }
 
-// environment is what every Python of a bench is started with.
-func (p *Python) environment() []string {
-	return worker.Environment(os.Environ(), up.JobEnvironment(p.tree, 1, placement.CPU))
+// environment is what every Python of a bench is started with, unless it is
+// placed elsewhere than on a CPU.
+func (p *Python) environment() []string { return p.on(placement.CPU, 1) }
+
+// on is what a Python on a device, cpu or a GPU's UUID, is started with.
+func (p *Python) on(device string, threads int, set ...string) []string {
+	return worker.Environment(os.Environ(), append(up.JobEnvironment(p.tree, threads, device), set...))
 }
 
 // command prepares a script.
@@ -81,7 +87,25 @@ func (p *Python) command(ctx context.Context, script string, args ...string) *ex
 
 // run runs a script to its end and decodes what it prints, where into is not nil.
 func (p *Python) run(ctx context.Context, into any, script string, args ...string) error {
-	cmd := p.command(ctx, script, args...)
+	return finish(ctx, p.command(ctx, script, args...), into)
+}
+
+// measure runs a script that is told asked as JSON and answers in JSON, in an
+// environment of on.
+func (p *Python) measure(ctx context.Context, into any, environment []string, script string, asked any) error {
+	text, err := json.Marshal(asked)
+	if err != nil {
+		return runner.Errorf(runner.Internal, "run %s: %w", script, err)
+	}
+	cmd := p.command(ctx, script, string(text))
+	cmd.Env = environment
+	return finish(ctx, cmd, into)
+}
+
+// finish waits for a script's end. What it says of an error is the error; where
+// it ends without a word, the last line that it wrote.
+func finish(ctx context.Context, cmd *exec.Cmd, into any) error {
+	script := filepath.Base(cmd.Args[1])
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -89,6 +113,9 @@ func (p *Python) run(ctx context.Context, into any, script string, args ...strin
 		return runner.Errorf(runner.Canceled, "run %s: interrupted", script)
 	}
 	if err != nil {
+		if told := refusal(out); told != nil {
+			return told
+		}
 		return runner.Errorf(runner.Internal, "run %s: %w: %s", script, err, lastLine(stderr.Bytes()))
 	}
 	if into == nil {
@@ -100,8 +127,22 @@ func (p *Python) run(ctx context.Context, into any, script string, args ...strin
 	return nil
 }
 
+// refusal reads the error that a script answers with, nil where it gave none.
+func refusal(out []byte) error {
+	var told struct {
+		Error *struct{ Kind, Message, Hint string }
+	}
+	if json.Unmarshal(lastOf(out), &told) != nil || told.Error == nil {
+		return nil
+	}
+	kind, _ := runner.ParseKind(told.Error.Kind)
+	return runner.Errorf(kind, "%s", told.Error.Message).WithHint("%s", told.Error.Hint)
+}
+
 // lastLine gives the end of a traceback: what went wrong.
-func lastLine(text []byte) string {
+func lastLine(text []byte) string { return string(lastOf(text)) }
+
+func lastOf(text []byte) []byte {
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
-	return string(lines[len(lines)-1])
+	return lines[len(lines)-1]
 }

@@ -109,7 +109,7 @@ func Make(c *config.Config, target config.Model, m Machine) (Plan, error) {
 		return Plan{}, err
 	}
 	w := work{config: c, cuda: c.Workers.Device == "cuda", target: sizeOf(target), drafter: drafterOf(c, target), captured: uint64(len(ids)), deepest: ids[len(ids)-1] + 1,
-		rows: placement.Rows{Bucket: uint64(longest), Anchors: uint64(c.Training.Anchors), BlockSize: uint64(c.Drafter.BlockSize), Captured: uint64(len(ids)), SlotBytes: slot}}
+		rows: placement.Rows{Bucket: uint64(longest), Anchors: uint64(c.Training.Anchors), BlockSize: uint64(c.Drafter.BlockSize), Captured: uint64(len(ids)), Apart: apart(ids), SlotBytes: slot}}
 	p := Plan{Name: c.Run.Name, Device: c.Workers.Device, Attention: c.Drafter.Attention, Shapes: w.shapes(ids, target.VocabSize), Steps: c.Training.Steps, Epochs: c.Training.Epochs, Available: m.Available,
 		Arenas: w.arenas(), ImageBytes: placement.ImageBytes(w.drafter, w.captured), Devices: []Device{}, Notes: []string{}}
 	if err := w.place(&p, m); err != nil {
@@ -250,7 +250,22 @@ func (p Plan) Where(device string) string {
 func sizeOf(m config.Model) placement.Model {
 	return placement.Model{Layers: uint64(m.Layers), Hidden: uint64(m.HiddenSize), Intermediate: uint64(m.IntermediateSize),
 		Heads: uint64(m.Heads), KVHeads: uint64(m.KVHeads), HeadDim: uint64(m.HeadDim), Vocab: uint64(m.VocabSize), Tied: m.Tied,
-		Sparse: uint64(m.SparseLayers()), Experts: uint64(m.Experts), Active: uint64(m.ActiveExperts), ExpertIntermediate: uint64(m.ExpertSize)}
+		Sparse: uint64(m.SparseLayers()), Experts: uint64(m.Experts), Active: uint64(m.ActiveExperts), ExpertIntermediate: uint64(m.ExpertSize), Masks: masksOf(m)}
+}
+
+// masksOf gives how many masks a row of the model needs: one for each kind of layer.
+func masksOf(m config.Model) uint64 {
+	kinds := map[string]bool{}
+	for _, kind := range m.LayerTypes {
+		kinds[kind] = true
+	}
+	return uint64(max(1, len(kinds)))
+}
+
+// apart says whether what goes into the last captured layer is kept for that alone.
+func apart(ids []int) bool {
+	last := ids[len(ids)-1]
+	return last > 0 && (len(ids) == 1 || ids[len(ids)-2] != last-1)
 }
 
 // drafterOf is the drafter's size: the target's where the configuration says

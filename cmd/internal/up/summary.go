@@ -49,7 +49,7 @@ func (u *up) summary(f core.Finish, hint string) admin.Summary {
 		if c.Fingerprint == "" {
 			c = nil
 		}
-		s.Workers = append(s.Workers, admin.SummaryWorker{Name: w.Worker, Role: w.Worker.Role, Device: w.Device, Generations: w.Generation, Certificate: admin.Summarise(c)})
+		s.Workers = append(s.Workers, admin.SummaryWorker{Name: w.Worker, Role: w.Worker.Role, Device: w.Device, Generations: w.Generation, Certificate: admin.Summarise(c), Usage: seconds(w.Usage)})
 	}
 	for _, a := range v.View.Arenas {
 		s.Arenas = append(s.Arenas, admin.SummaryArena{Kind: a.Kind, Slots: len(a.Slots), Bytes: v.ArenaBytes[a.Arena], HandOffs: a.HandOffs})
@@ -92,6 +92,14 @@ func evaluations(s *admin.Summary, all []runner.EvaluationRecord) {
 	if plain != nil && plain.Prompts == after.Prompts { // the same texts
 		s.Speedup = ratio(plain.BusyUS, after.BusyUS)
 	}
+}
+
+func seconds(of map[string]time.Duration) map[string]float64 {
+	out := map[string]float64{}
+	for name, d := range of {
+		out[name] = d.Seconds()
+	}
+	return out
 }
 
 func ratio(a, b uint64) *float64 {

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dflash-runner/dflash-runner/cmd/internal/bench"
+)
+
+// benchExits is what the benches of workers say about their end.
+const benchExits = "\n\nExit codes: 0 measured, also where a goal was missed; 2 for a workload that cannot be, or a Python without the\n" +
+	"packages or built without CUDA; 3 without the GPUs that were asked for; 1 for the rest."
+
+// benchFlags are those of benches that compute: where, with what, on what.
+type benchFlags struct {
+	interpreter, device, workload string
+	gpus, scale                   int
+	sizes                         bench.Sizes
+}
+
+// places adds the flags that say where to compute.
+func (f *benchFlags) places(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.device, "device", "auto", "cuda, cpu, or auto: a GPU where there is one")
+	pythonFlag(cmd, &f.interpreter)
+}
+
+// shapes adds the flags that say on what.
+func (f *benchFlags) shapes(cmd *cobra.Command) {
+	o := cmd.Flags()
+	o.StringVar(&f.workload, "workload", "", "W, the reference, or tiny (default: W on a GPU, tiny on a CPU)")
+	o.IntVar(&f.scale, "scale", 1, "divides hidden size, tokens, anchors and vocabulary")
+	for _, x := range []struct {
+		into       *int
+		name, what string
+	}{
+		{&f.sizes.Tokens, "tokens", "S, context tokens of a row"}, {&f.sizes.Anchors, "anchors", "N, blocks of a row"}, {&f.sizes.Block, "block", "tokens of a block"},
+		{&f.sizes.Vocabulary, "vocabulary", "of the target"}, {&f.sizes.Hidden, "hidden", "hidden size; heads and MLP follow"},
+		{&f.sizes.Layers, "layers", "of the drafter"}, {&f.sizes.Captured, "captured", "layers of the target"},
+	} {
+		o.IntVar(x.into, x.name, 0, x.what+" (default: the workload's)")
+	}
+	o.StringVar(&f.sizes.DType, "dtype", "", "float32 or bfloat16, of compute (default: the workload's)")
+}
+
+// shape settles what is computed on.
+func (f *benchFlags) shape(cuda bool) (bench.Shape, error) {
+	name := f.workload
+	if name == "" {
+		name = map[bool]string{true: bench.WorkloadW, false: bench.WorkloadTiny}[cuda]
+	}
+	s, err := bench.Named(name)
+	if err != nil {
+		return s, err
+	}
+	if cuda {
+		s.DType = "bfloat16" // the only one that is compiled
+	}
+	if s, err = s.Scaled(f.scale); err != nil {
+		return s, err
+	}
+	s = s.With(f.sizes)
+	return s, s.Check(cuda)
+}
+
+// workers measures with devices and a shape.
+func (c *cli) workers(ctx context.Context, f *benchFlags, measure func(context.Context, *bench.Python, bench.Devices, bench.Shape) (*bench.Report, error)) error {
+	d, err := bench.Choose(ctx, f.device, f.gpus)
+	if err != nil {
+		return err
+	}
+	s, err := f.shape(d.OnGPU())
+	if err != nil {
+		return err
+	}
+	return c.bench(ctx, f.interpreter, func(ctx context.Context, p *bench.Python) (*bench.Report, error) { return measure(ctx, p, d, s) })
+}
+
+func (c *cli) benchStepCommand() *cobra.Command {
+	var f benchFlags
+	rows, profile := 20, false
+	cmd := c.jsonFlag(&cobra.Command{
+		Use:   "step",
+		Short: "A drafter's row and update, beside the rate of matrix products",
+		Long: "Builds and warms up a drafter as a worker does, and measures a row from its anchors to the applied update, and\n" +
+			"without the update, beside one large product of matrices on the same device. Rows are made up on the device.\n" +
+			"--profile adds where the time goes: by group of kernels, the longest kernels, and on a GPU the gaps between\n" +
+			"kernels in steps that follow one another." + benchExits,
+		Example: "  dflash-runner bench step --profile\n  dflash-runner bench step --device cpu --rows 5 --json\n" +
+			"  dflash-runner bench step --scale 4 --anchors 64",
+		Args: atMost(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if rows < 1 {
+				return usage("bench step: --rows: want at least 1, got %d", rows)
+			}
+			return c.workers(cmd.Context(), &f, func(ctx context.Context, p *bench.Python, d bench.Devices, s bench.Shape) (*bench.Report, error) {
+				return bench.StepBench(ctx, p, d, s, rows, profile)
+			})
+		},
+	})
+	cmd.Flags().IntVar(&rows, "rows", rows, "to measure, each a step of one row")
+	cmd.Flags().BoolVar(&profile, "profile", false, "where the time goes")
+	f.places(cmd)
+	f.shapes(cmd)
+	return cmd
+}
+
+func (c *cli) benchWarmUpCommand() *cobra.Command {
+	var f benchFlags
+	cmd := c.jsonFlag(&cobra.Command{
+		Use:   "warmup",
+		Short: "A first worker's warm-up, and a second's that finds its kernels",
+		Long: "Builds and warms up the same drafter in two processes, one after the other, with a compile cache that is empty\n" +
+			"before the first. The ratio is that of both passes and the comparison with the oracle." + benchExits,
+		Example: "  dflash-runner bench warmup\n  dflash-runner bench warmup --gpus 2 --json",
+		Args:    atMost(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.gpus < 0 || f.gpus > 2 {
+				return usage("bench warmup: --gpus: want 1 or 2, got %d", f.gpus)
+			}
+			return c.workers(cmd.Context(), &f, bench.WarmUpBench)
+		},
+	})
+	cmd.Flags().IntVar(&f.gpus, "gpus", 0, "2: the second process is on the second GPU (default: both on the first)")
+	f.places(cmd)
+	f.shapes(cmd)
+	return cmd
+}

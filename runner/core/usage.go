@@ -1,0 +1,135 @@
+package core
+
+import (
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/life"
+	"github.com/dflash-runner/dflash-runner/runner/step"
+)
+
+// doing is what a worker's time goes to: what it computes, or why it does not.
+type doing uint8
+
+const (
+	absent     doing = iota // it takes no orders: dead, being replaced, warming up
+	training                // a micro-step
+	committing              // the update
+	producing               // a row
+	evaluating              // a drafter
+	voting                  // its share of the step is trained: figures, and the other ranks, are waited for
+	joining                 // a communicator is made, left or loaded for
+	waiting                 // all is there but the turn: another worker computes on its device
+	noRow                   // a drafter's next row has not come
+	noSlot                  // a target's slots are all in use
+	nothing                 // there is nothing to do yet
+	doings
+)
+
+var doingNames = [doings]string{"absent", "train", "commit", "produce", "evaluate", "vote", "join", "turn", "row", "slot", "nothing"}
+
+// usage is a worker's time since the first order to train, up to the last
+// decision, by what it went to.
+type usage [doings]time.Duration
+
+// account puts the time since the last input down to what each worker was doing.
+func (c *Core) account(now time.Time) {
+	from := c.figures.accounted
+	c.figures.accounted = now
+	if c.figures.moments.Training.IsZero() || c.over(c.decided+1) || c.end.on {
+		return
+	}
+	var rows outlook
+	for i := range c.workers {
+		w := &c.workers[i]
+		w.usage[c.doing(w, &rows)] += now.Sub(from)
+	}
+}
+
+// outlook is what idle targets have before them, found out once for all of them.
+type outlook struct {
+	known  bool
+	makers []*worker // that may make the lowest unproduced row
+	any    bool      // there is one
+}
+
+func (o *outlook) of(c *Core) *outlook {
+	if !o.known {
+		o.known, o.makers = true, c.makers()
+		_, _, o.any = c.unproduced()
+	}
+	return o
+}
+
+// doing says what a worker does now. An order without a turn, such as a pull or
+// an image, goes on beside something else.
+func (c *Core) doing(w *worker, rows *outlook) doing {
+	if w.life.State != life.Ready {
+		return absent
+	}
+	for _, o := range w.orders {
+		if o.turn == noTurn {
+			continue
+		}
+		switch o.order.(type) {
+		case runner.Train:
+			return training
+		case runner.Commit:
+			return committing
+		case runner.Produce:
+			return producing
+		case runner.Evaluate:
+			return evaluating
+		}
+	}
+	if w.id.Role == runner.Target {
+		return c.idleTarget(w, rows.of(c))
+	}
+	return c.idleDrafter(w)
+}
+
+func (c *Core) idleTarget(w *worker, rows *outlook) doing {
+	if c.wants(w, rows.makers) {
+		return waiting
+	}
+	if rows.any {
+		return noSlot
+	}
+	return nothing
+}
+
+func (c *Core) idleDrafter(w *worker) doing {
+	switch c.step.Phase {
+	case step.Open:
+	case step.Committing:
+		if c.wantsCommit(w) {
+			return waiting
+		}
+		return voting
+	default:
+		return joining
+	}
+	p := c.openPlan()
+	switch {
+	case p == nil:
+		return nothing
+	case w.micro >= c.micros(p):
+		return voting
+	case !c.hasRow(w, p):
+		return noRow
+	case c.wantsTrain(w) || c.reducible():
+		return waiting
+	}
+	return voting // for the other ranks, to reduce together
+}
+
+// byName gives the times that are not zero.
+func (u usage) byName() map[string]time.Duration {
+	out := map[string]time.Duration{}
+	for d, spent := range u {
+		if spent > 0 {
+			out[doingNames[d]] = spent
+		}
+	}
+	return out
+}
