@@ -62,7 +62,7 @@ def outcome(function: Callable[..., object], given: list[Tensor | float]) -> lis
     results = function(*fresh)
     results = list(results) if isinstance(results, tuple) else [results]
     generator = torch.Generator().manual_seed(4)
-    seeds = [torch.randn(r.shape, generator=generator).to(r.dtype) for r in results]
+    seeds = [torch.randn(r.shape, generator=generator).to(r) for r in results]
     torch.autograd.backward(results, seeds)
     return [r.detach() for r in results] + [x.grad for x in fresh if torch.is_tensor(x) and x.requires_grad]
 
