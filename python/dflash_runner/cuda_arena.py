@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import torch
 
 _MAX_TENSORS: Final = 16  # of a handle; each may end in a part of a block
-_PIECE_BYTES: Final = 32 << 20  # copied before its sum is begun; whole blocks
+_PIECE_BYTES: Final = 64 << 20  # copied before its sum is begun; whole blocks
 _CRC_BYTES: Final = 4
 _BEFORE, _AFTER, _CRC = slice(0, 64), slice(64, 128), slice(128, 132)  # of the notes of a read
 _HEADER, _VERSION = slice(0, 64), slice(64, 72)  # of those of a write, whose checksum lies at _CRC

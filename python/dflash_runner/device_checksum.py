@@ -80,10 +80,13 @@ class DeviceChecksum:
         rest = raw.numel() - whole * BLOCK_BYTES
         if not rest:
             return block + whole
-        self._tail.zero_()
-        self._tail[:rest].copy_(raw[whole * BLOCK_BYTES :])
-        last = self._tail.view(torch.int32)
-        self._sums_N[block + whole] = last.sum(dtype=torch.int64)
+        last = raw[whole * BLOCK_BYTES :]
+        if rest % 4:  # a word is cut
+            self._tail.zero_()
+            self._tail[:rest].copy_(last)
+            last = self._tail
+        words = last.view(torch.int32)[None]
+        torch.sum(words, dim=1, dtype=torch.int64, out=self._sums_N[block + whole : block + whole + 1])
         return block + whole + 1
 
     def value(self, blocks: int) -> torch.Tensor:
