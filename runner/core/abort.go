@@ -65,6 +65,7 @@ func (c *Core) failed(w *worker, o order, f runner.Failed) {
 			return
 		}
 	}
+	w.fault = faultOf(o, f.Kind)
 	cause := runner.CausePython
 	if fatal {
 		cause = runner.CauseCUDA

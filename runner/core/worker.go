@@ -14,6 +14,8 @@ type worker struct {
 	life   life.Life
 	killed bool // a Kill of this life is out
 	judged bool // that Kill was for what the life did or failed to do
+	fault  fault
+	began  uint64 // deaths reaped when the life was started
 	seq    uint64
 	orders []order   // not answered yet, oldest first; a lost life's until it is reaped
 	heard  time.Time // last reply
@@ -47,6 +49,7 @@ type order struct {
 	order    runner.Order
 	sent     time.Time
 	deadline time.Duration // from when it was sent, or the last sign before it; 0: none
+	began    uint64        // deaths reaped when it was sent
 	turn     turn
 	void     bool // of an attempt that was given up
 	image    ImageID
@@ -113,7 +116,7 @@ func (c *Core) rank(r int) *worker { return &c.workers[c.ranks[r]] }
 // send sends an order to a living worker.
 func (c *Core) send(w *worker, o runner.Order, t turn, image ImageID) {
 	w.seq++
-	w.orders = append(w.orders, order{seq: w.seq, order: o, sent: c.now, deadline: c.deadline(o), turn: t, image: image})
+	w.orders = append(w.orders, order{seq: w.seq, order: o, sent: c.now, deadline: c.deadline(o), began: c.reaped, turn: t, image: image})
 	if t != noTurn {
 		c.grants++
 		w.granted = c.grants
