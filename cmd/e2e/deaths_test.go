@@ -159,14 +159,41 @@ func TestHopeless(t *testing.T) {
 	}
 }
 
-// TestNeverStarts: workers that end before the handshake end the run, with reports.
+// TestSameAgain: an error that comes again at the same work is not tried a
+// third time, and a run that starts nothing again ends at its first death.
+func TestSameAgain(t *testing.T) {
+	if testing.Short() {
+		return
+	}
+	t.Parallel()
+	h := newHome(t)
+	r := h.faulty([]string{"drafter/1:train@3:1:raise:*"}, up("again")...).wait()
+	r.want(t, 93, "up with an error that comes again")
+	s := summaryOf(t, h, "again")
+	if want := "drafter/1.1 and drafter/1.2 died of the same cause at the same work (train step 3 micro 0 row "; len(s.Failures) != 2 || !strings.HasPrefix(s.ExitReason, want) || !strings.Contains(s.ExitReason, "python: RuntimeError: fault at train@3") {
+		t.Errorf("want two deaths and %q, got %d: %s", want, len(s.Failures), s.ExitReason)
+	}
+	for _, f := range s.Failures {
+		if !strings.HasPrefix(f.Doing, "train step 3 micro 0 row ") || f.Incident == 0 {
+			t.Errorf("want what it was doing, and the incident, got %+v", f)
+		}
+	}
+	r = h.faulty([]string{"target/0:produce:9:sigkill:*"}, up("once", set("workers.on_failure=stop")...)...).wait()
+	r.want(t, 1, "up that starts nothing again")
+	if s := summaryOf(t, h, "once"); len(s.Failures) != 1 || !strings.Contains(s.ExitReason, "target/0.1 died, and nothing is started again (workers.on_failure: stop): signal: killed by SIGKILL") || s.Next == "" {
+		t.Errorf("want one death and how to go on, got %d: %s; next %q", len(s.Failures), s.ExitReason, s.Next)
+	}
+}
+
+// TestNeverStarts: workers that end before the handshake end the run, with
+// reports, as soon as a second try ended as the first.
 func TestNeverStarts(t *testing.T) {
 	if testing.Short() {
 		return
 	}
 	h := newHome(t)
-	r := h.faulty([]string{"*:start:1:exit:*"}, up("stillborn", set("failure.restarts=1")...)...).wait()
-	r.want(t, 1, "up")
+	r := h.faulty([]string{"*:start:1:exit:*"}, up("stillborn")...).wait()
+	r.want(t, 93, "up")
 	s := summaryOf(t, h, "stillborn")
 	text, err := json.Marshal(s.Failures)
 	if err != nil {
@@ -178,7 +205,7 @@ func TestNeverStarts(t *testing.T) {
 			t.Errorf("want exit code 3, a message and a hint, got %+v", f)
 		}
 	}
-	if !strings.Contains(s.ExitReason, "restart budget") || !strings.Contains(r.out, "exit 1") {
+	if !strings.Contains(s.ExitReason, "(launch), which a restart cannot help") || !strings.Contains(r.out, "exit 93") {
 		t.Errorf("want the reason, got %q\n%s", s.ExitReason, r.out)
 	}
 }

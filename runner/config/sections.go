@@ -261,6 +261,8 @@ type Workers struct {
 	Threads int `yaml:"threads" min:"1" max:"1024"`
 	// Slots of each target's arena, in rows. Default 3.
 	Slots int `yaml:"slots" min:"2" max:"64"`
+	// OnFailure says what a worker's death means: restart starts it again within failure's budget, stop ends the run with a checkpoint. Default restart.
+	OnFailure string `yaml:"on_failure" enum:"restart|stop"`
 	// Turns are workers that may compute at once on one device; 0: one on a GPU, as many as the cores allow on a CPU. Default 0.
 	Turns int `yaml:"turns" min:"0" max:"1024"`
 }
@@ -321,6 +323,10 @@ type Failure struct {
 	BackoffMin Duration `yaml:"backoff_min" min:"1ms"`
 	// BackoffMax is the longest wait before a restart. Default 30s.
 	BackoffMax Duration `yaml:"backoff_max" min:"1ms"`
+	// Jitter is the share of a wait by which a draw may shorten it, so that what died together does not start again together. Default 0.25.
+	Jitter float64 `yaml:"jitter" min:"0" max:"1"`
+	// Release is how long a dead worker's GPU memory is waited for before it is started again; then it is tried all the same, and said so. Default 30s.
+	Release Duration `yaml:"release" min:"0s"`
 	// NonfiniteSteps running that end the run. Default 3.
 	NonfiniteSteps int `yaml:"nonfinite_steps" min:"1" max:"1000"`
 	// Deadlines of what a worker is asked.

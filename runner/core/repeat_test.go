@@ -57,7 +57,9 @@ func TestRepeatedDeaths(t *testing.T) {
 			x.until(holding(0, is[runner.Produce]))
 			x.dies(0, raised)
 			row := x.core.repeats[0].doing
-			x.until(func(w *world) bool { return w.core.workers[0].life.Generation == 2 && holding(0, is[runner.Produce])(w) })
+			x.until(func(w *world) bool {
+				return w.core.workers[0].life.Generation == 2 && holding(0, is[runner.Produce])(w)
+			})
 			if doing, _, _ := x.core.workers[0].doing(); doing != row {
 				x.t.Fatalf("it makes %s, want %s", doing, row)
 			}

@@ -148,6 +148,11 @@ func (l *Loop) Stop(quick bool, reason string) {
 // Checkpoint asks for a checkpoint of the step decided next. From any goroutine.
 func (l *Loop) Checkpoint() { l.inbox.post(core.CheckpointRequested{}) }
 
+// Bar has no life started on a device any more. From any goroutine.
+func (l *Loop) Bar(device, reason string) {
+	l.inbox.post(core.DeviceUnfit{Device: device, Reason: reason})
+}
+
 // View gives a picture of the run at one moment, the last one once it is over;
 // ok is false when ctx ended first. From any goroutine.
 func (l *Loop) View(ctx context.Context) (v View, ok bool) {

@@ -29,12 +29,16 @@ type launcher struct {
 
 	mu    sync.Mutex // guards below
 	lives map[runner.Worker]*process
+	ended map[runner.Worker]ended // launches that failed, newest of each
 }
 
 // Launch starts one life. See drive.Launcher.
 func (l *launcher) Launch(ctx context.Context, life runner.Life) (drive.Process, error) {
 	c := l.u.config
 	device := l.u.deviceOf(life.Worker)
+	if err := l.awaitRelease(ctx, life); err != nil {
+		return nil, err
+	}
 	p, err := worker.Launch(ctx, worker.Spec{
 		Life: life, Argv: []string{l.u.python.interpreter, "-m", "dflash_runner.serve"},
 		Env: l.environment(life), Dir: l.u.dir.path, Configuration: l.settings.configuration(life, l.u.dir, l.data, told(device)),
@@ -46,6 +50,9 @@ func (l *launcher) Launch(ctx context.Context, life runner.Life) (drive.Process,
 	if err != nil {
 		var died *worker.LaunchError
 		if errors.As(err, &died) {
+			l.mu.Lock()
+			l.ended[life.Worker] = ended{at: died.Failure.At}
+			l.mu.Unlock()
 			return nil, &drive.Died{Failure: died.Failure, Err: err}
 		}
 		return nil, err
