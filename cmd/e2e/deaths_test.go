@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -156,6 +157,48 @@ func TestHopeless(t *testing.T) {
 	h.faulty(faults, up("nothing", set("training.steps=1", "failure.nonfinite_steps=1000")...)...).wait().want(t, 93, "up with nothing trained")
 	if s := summaryOf(t, h, "nothing"); !strings.Contains(s.ExitReason, "nothing was trained") || s.Rows != 0 || s.Skipped < 4 || s.Export != "" {
 		t.Errorf("want every sample of the step skipped and nothing exported, got %+v", s)
+	}
+}
+
+// TestHangJudged: a worker that is deadlocked on a lock, and one that is
+// stopped, are ended by the evidence long before their deadline; one that holds
+// the interpreter lock and computes is left to it.
+func TestHangJudged(t *testing.T) {
+	if testing.Short() {
+		return
+	}
+	t.Parallel()
+	h := newHome(t)
+	r := h.faulty([]string{"drafter/1:train@7:1:deadlock", "drafter/0:train@9:1:spin"},
+		up("judged", set("failure.hang.order=6s", "failure.hang.heartbeat=5s", "failure.deadlines.order=25s")...)...)
+	pid := 0
+	h.until(r, "judged", "step 4", func(s admin.Snapshot) bool {
+		for _, w := range s.Workers {
+			if w.Name.String() == "target/0" {
+				pid = w.Pid
+			}
+		}
+		return s.Step >= 4
+	})
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	r.wait().want(t, 0, "up")
+	s := summaryOf(t, h, "judged")
+	if len(s.Failures) != 3 {
+		t.Fatalf("want three deaths, got %+v", s.Failures)
+	}
+	for _, f := range s.Failures {
+		want := map[string]string{"target/0": "it hangs: no sign of life for ", "drafter/1": "it hangs: no progress in train step 7 ", "drafter/0": "it did not answer train within 25s"}[f.Worker.String()]
+		if f.Cause != runner.CauseDeadline || !strings.HasPrefix(f.Message, want) {
+			t.Errorf("%s: want %q, got %s: %q", f.Worker, want, f.Cause, f.Message)
+		}
+		if said := strings.Join(slices.Concat(f.Traceback, f.Stderr), "\n"); f.Worker.Role == runner.Drafter && !strings.Contains(said, "_strike") {
+			t.Errorf("%s: want the stack of where it hung, got %q", f.Worker, said)
+		}
+		if f.Worker.Role == runner.Target && !strings.Contains(f.Message, "its process is stopped") {
+			t.Errorf("want the state of its process, got %q", f.Message)
+		}
 	}
 }
 

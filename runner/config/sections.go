@@ -329,8 +329,22 @@ type Failure struct {
 	Release Duration `yaml:"release" min:"0s"`
 	// NonfiniteSteps running that end the run. Default 3.
 	NonfiniteSteps int `yaml:"nonfinite_steps" min:"1" max:"1000"`
+	// Hang says when a worker is ended before its deadline because it hangs.
+	Hang Hang `yaml:"hang"`
 	// Deadlines of what a worker is asked.
 	Deadlines Deadlines `yaml:"deadlines"`
+}
+
+// Hang bounds how long a worker may give no sign of working. One that computes,
+// in its own process or a child's, is never ended for it, however long it takes;
+// nor is one that may wait for another worker, or has only begun: deadlines end those.
+type Hang struct {
+	// Heartbeat is the oldest answer to a ping, which a worker gives whatever Python does; a stopped process does not. Default 10s.
+	Heartbeat Duration `yaml:"heartbeat" min:"1s"`
+	// WarmUp is how long a warm-up may neither get on nor compute; 0s: to its deadline. Default 2m.
+	WarmUp Duration `yaml:"warmup" min:"0s"`
+	// Order is likewise for one order on the lane. Default 1m.
+	Order Duration `yaml:"order" min:"0s"`
 }
 
 // Deadlines bound every wait for a worker. A worker that misses one is killed.

@@ -180,7 +180,7 @@ func (c *Core) gaveUp(w *worker, why string) {
 func (c *Core) startLife(w *worker) {
 	if c.move(w, life.Start) {
 		w.seq, w.blame, w.refused, w.orders = 0, 0, 0, nil
-		w.fault, w.began = fault{}, c.reaped
+		w.fault, w.began, w.answers = fault{}, c.reaped, 0
 		w.certificate, w.evaluated, w.judged = runner.Certificate{}, false, false
 		c.do(Launch{Life: w.current()})
 	}

@@ -9,17 +9,18 @@ import (
 
 // worker is what the core knows of one worker and its present life.
 type worker struct {
-	id     runner.Worker
-	device string
-	life   life.Life
-	killed bool // a Kill of this life is out
-	judged bool // that Kill was for what the life did or failed to do
-	fault  fault
-	began  uint64 // deaths reaped when the life was started
-	seq    uint64
-	orders []order   // not answered yet, oldest first; a lost life's until it is reaped
-	heard  time.Time // last reply
-	maps   []mapping
+	id      runner.Worker
+	device  string
+	life    life.Life
+	killed  bool // a Kill of this life is out
+	judged  bool // that Kill was for what the life did or failed to do
+	fault   fault
+	began   uint64 // deaths reaped when the life was started
+	seq     uint64
+	orders  []order   // not answered yet, oldest first; a lost life's until it is reaped
+	heard   time.Time // last reply
+	answers int       // so many so far
+	maps    []mapping
 
 	slotBytes   uint64
 	imageBytes  uint64
@@ -155,6 +156,7 @@ func (c *Core) replied(in Replied) {
 		return
 	}
 	w.heard = c.now
+	w.answers++
 	for i, o := range w.orders {
 		if o.seq != in.Seq {
 			continue

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/hang"
 )
 
 // Config is what a loop is made of. Everything is required unless it says so.
@@ -27,7 +28,7 @@ type Config struct {
 	Started func(life runner.Life, p Process)
 
 	SchedulerDeadline time.Duration // of one call
-	SignOfLife        time.Duration // oldest sign of life that is borne
+	Hang              hang.Limits   // what is borne of a worker that does not answer
 
 	Plannable []runner.Sample
 	Draws     uint32

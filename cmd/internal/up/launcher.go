@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/google/renameio/v2"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -16,6 +15,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/hang"
 	"github.com/dflash-runner/dflash-runner/runner/lane"
 )
 
@@ -136,9 +136,9 @@ func (p *process) Receive() (uint64, runner.Reply, *os.File, error) {
 	return seq, r, f, err
 }
 
-func (p *process) SignAge() time.Duration { return p.p.SignAge() }
-func (p *process) CloseLane()             { _ = p.lane.Close() } // a second close is no harm
-func (p *process) Done() <-chan struct{}  { return p.p.Done() }
+func (p *process) Vitals(deep bool) hang.Vitals { return p.p.Vitals(deep) }
+func (p *process) CloseLane()                   { _ = p.lane.Close() } // a second close is no harm
+func (p *process) Done() <-chan struct{}        { return p.p.Done() }
 
 // Kill ends the worker. One that was too late has its stacks asked for first.
 func (p *process) Kill(k core.Kill) {

@@ -12,13 +12,10 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/hang"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
-
-// signOfLife is the oldest sign of life that is borne; a worker answers without
-// Python, so only a stopped process or a stuck kernel is as old.
-const signOfLife = 10 * time.Second
 
 // schedulerDeadline is how long one question to a scheduler may take.
 const schedulerDeadline = 2 * time.Second
@@ -161,9 +158,10 @@ const (
 
 // driving joins everything into a loop's configuration.
 func (u *up) driving(p planned, l *launcher, st *store, j drive.Journal, k core.Config) drive.Config {
+	h := u.config.Failure.Hang
 	builtin := drive.Fixed{Seed: u.config.Run.Seed, Samples: p.planner.Plannable(), Draws: p.config.Draws}
 	return drive.Config{Core: k, Launcher: l, Builtin: builtin, Memory: memory{}, Store: st, Journal: j,
-		Observe: u.observe, Warming: u.warming, SchedulerDeadline: schedulerDeadline, SignOfLife: signOfLife,
+		Observe: u.observe, Warming: u.warming, SchedulerDeadline: schedulerDeadline, Hang: hang.Limits{Heartbeat: h.Heartbeat.D(), WarmUp: h.WarmUp.D(), Order: h.Order.D()},
 		Plannable: p.planner.Plannable(), Draws: p.config.Draws}
 }
 
