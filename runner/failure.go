@@ -43,7 +43,8 @@ type Failure struct {
 	Stderr       []string `json:"stderr,omitempty"`
 	Traceback    []string `json:"traceback,omitempty"`
 	StdoutNoise  []string `json:"stdout_noise,omitempty"`
-	ForcedBySelf bool     `json:"forced_by_self"` // our own kill ladder ended it
+	Kernel       []string `json:"kernel,omitempty"` // lines of the kernel's log that are about it
+	ForcedBySelf bool     `json:"forced_by_self"`   // our own kill ladder ended it
 
 	Doing    string `json:"doing,omitempty"`    // the work that it died at: "train step 5 micro 0 row 12"
 	Incident uint64 `json:"incident,omitempty"` // deaths of one number belong together; 0: not known

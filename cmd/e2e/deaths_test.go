@@ -221,6 +221,16 @@ func TestSameAgain(t *testing.T) {
 			t.Errorf("want what it was doing, and the incident, got %+v", f)
 		}
 	}
+	for _, e := range named(h.events("again"), "worker died") {
+		took := e.At.Sub(e.Failure.At)
+		t.Logf("%s: from the death to its report %v", e.Worker, took)
+		if took > time.Second {
+			t.Errorf("%s: want a report within a second of the death, got %v", e.Worker, took)
+		}
+	}
+	if r.out == "" || !strings.Contains(r.out, "  died at: train step 3 micro 0 row ") || !strings.Contains(r.out, "traceback:") {
+		t.Errorf("want the report at the end, got\n%s", r.out)
+	}
 	r = h.faulty([]string{"target/0:produce:9:sigkill:*"}, up("once", set("workers.on_failure=stop")...)...).wait()
 	r.want(t, 1, "up that starts nothing again")
 	if s := summaryOf(t, h, "once"); len(s.Failures) != 1 || !strings.Contains(s.ExitReason, "target/0.1 died, and nothing is started again (workers.on_failure: stop): signal: killed by SIGKILL") || s.Next == "" {
