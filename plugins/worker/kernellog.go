@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Bounds of what is read of the kernel's log for one life, and of what is kept.
@@ -18,7 +18,6 @@ const (
 	kernelBytes = 4 << 20
 	kernelLines = 10
 	kernelWidth = 300
-	kernelWait  = 200 * time.Millisecond
 )
 
 // kernelNear is how long before a death a fault of a GPU that names no process
@@ -31,42 +30,42 @@ type kernelRecord struct {
 	text string
 }
 
-// kernelLog is the kernel's log from the start of one life on. Where it may not
-// be read, it holds nothing.
-type kernelLog struct{ f *os.File }
+// kernelLog is the kernel's log from the start of one life on: a descriptor
+// below Go's poller, which would wait for more. Where the log may not be read it
+// is -1, and holds nothing.
+type kernelLog int
 
 // openKernelLog opens the log below root ("/" but in tests) at its end.
 func openKernelLog(root string) kernelLog {
-	f, err := os.OpenFile(filepath.Join(root, "dev/kmsg"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	fd, err := unix.Open(filepath.Join(root, "dev/kmsg"), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return kernelLog{}
+		return -1
 	}
-	if _, err := f.Seek(0, io.SeekEnd); err != nil {
-		f.Close()
-		return kernelLog{}
+	if _, err := unix.Seek(fd, 0, io.SeekEnd); err != nil {
+		unix.Close(fd)
+		return -1
 	}
-	return kernelLog{f}
+	return kernelLog(fd)
 }
 
 // since gives what was logged since the opening, and closes the log. A device
 // gives one record a read; records that were overwritten meanwhile are passed over.
 func (k kernelLog) since() (records []kernelRecord) {
-	if k.f == nil {
+	if k < 0 {
 		return nil
 	}
-	defer k.f.Close()
-	_ = k.f.SetReadDeadline(time.Now().Add(kernelWait)) // a plain file has none, and needs none
+	defer unix.Close(int(k))
 	b := make([]byte, 16<<10)
 	var all bytes.Buffer
 	for all.Len() < kernelBytes {
-		n, err := k.f.Read(b)
-		all.Write(b[:n])
-		if errors.Is(err, syscall.EPIPE) {
+		n, err := unix.Read(int(k), b)
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if err != nil || n == 0 {
+		if err != nil || n <= 0 {
 			break
 		}
+		all.Write(b[:n])
 	}
 	for line := range strings.Lines(all.String()) {
 		// "priority,number,microseconds,flags;message", then lines of keys, indented
