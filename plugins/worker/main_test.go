@@ -152,6 +152,9 @@ var workers = map[string]workertest.Worker{
 	"child-computes": {WarmUp: func(ctx context.Context, _ *workerv1.Certificate) error {
 		return exec.Command("sh", "-c", "while :; do :; done").Run()
 	}},
+	"stray-computes": {WarmUp: func(ctx context.Context, _ *workerv1.Certificate) error {
+		return exec.Command("setsid", "-w", "sh", "-c", "while :; do :; done").Run()
+	}},
 	"die-in-warm-up": {WarmUp: func(context.Context, *workerv1.Certificate) error {
 		fmt.Fprintln(rawStderr(), `{"@level":"error","@message":"warm-up failed","traceback":"Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nRuntimeError: no kernel"}`)
 		os.Exit(1)

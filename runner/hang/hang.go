@@ -42,7 +42,7 @@ func (s State) String() string { return stateNames[s] }
 // Vitals are one look at a worker's process.
 type Vitals struct {
 	Heartbeat time.Duration // age of its newest answer to a ping
-	CPU       time.Duration // that its process group has taken so far
+	CPU       time.Duration // that its processes took so far, and a share of what they had to wait for
 	Counted   bool          // CPU was looked at
 	State     State         // of the group's leader
 }
@@ -54,7 +54,7 @@ type Evidence struct {
 	What     string        // it is asked for: an order's name
 	Progress time.Duration // since its last reply, order or phase of warm-up
 	Quiet    time.Duration // since that, and since its group last computed
-	Cores    float64       // that its group took in the last window; negative: not known
+	Cores    float64       // that its processes wanted in the last window; negative: not known
 	Peers    bool          // what it is asked for may wait for another worker
 	First    bool          // it is among the first orders of its life
 }
@@ -81,7 +81,7 @@ var verdictNames = [...]string{"busy", "suspect", "hung"}
 // String gives the name shown in status.
 func (v Verdict) String() string { return verdictNames[v] }
 
-// computing is how many cores' time in a window is more than a process takes
+// computing is how many cores' time in a window is more than a process wants
 // whose threads only answer pings.
 const computing = 0.1
 
@@ -144,7 +144,7 @@ func usage(e Evidence) string {
 	if e.Cores < 0 {
 		return "what it computes is not known"
 	}
-	return fmt.Sprintf("its processes take %.2f cores", e.Cores)
+	return fmt.Sprintf("its processes want %.2f cores", e.Cores)
 }
 
 func round(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }

@@ -22,7 +22,7 @@ func TestJudge(t *testing.T) {
 		{"a compile whose children compute", Evidence{Phase: WarmUp, Vitals: beat(0, Live), Progress: 3 * m, Cores: 0.11}, Busy, ""},
 		{"a long order that computes", Evidence{Phase: Order, Vitals: beat(0, Live), Progress: 4 * m, Cores: 0.9}, Busy, ""},
 		{"quiet for less than half the limit", Evidence{Phase: Order, Vitals: beat(0, Live), Quiet: m/2 - 1}, Busy, ""},
-		{"quiet for half the limit", Evidence{Phase: Order, What: "train", Vitals: beat(0, Live), Quiet: m / 2, Progress: m / 2}, Suspect, "no progress in train for 30s; its processes take 0.00 cores; it answers pings"},
+		{"quiet for half the limit", Evidence{Phase: Order, What: "train", Vitals: beat(0, Live), Quiet: m / 2, Progress: m / 2}, Suspect, "no progress in train for 30s; its processes want 0.00 cores; it answers pings"},
 		{"deadlocked", Evidence{Phase: Order, What: "train", Vitals: beat(0, Live), Quiet: m, Progress: m}, Hung, "no progress in train for 1m0s"},
 		{"deadlocked, with threads that answer pings", Evidence{Phase: Order, Vitals: beat(0, Live), Quiet: m, Cores: 0.02}, Hung, "0.02 cores"},
 		{"deadlocked in warm-up", Evidence{Phase: WarmUp, Vitals: beat(0, Live), Quiet: 2 * m}, Hung, ""},
