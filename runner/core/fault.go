@@ -19,7 +19,7 @@ type fault struct {
 	doing    string      // "train step 5 micro 0 row 12"; empty: nothing
 	step     runner.Step // that doing names; 0: none
 	began    uint64      // so many deaths had been reaped when it began
-	passing  bool        // the worker said that it may go away: unavailable, exhausted, ...
+	passing  bool        // it may go away: the worker said so (unavailable, exhausted, ...), or it comes of an abort
 	incident uint64      // deaths of one number belong together
 	follows  string      // the life whose death came first in the same communicator, or empty
 }

@@ -85,6 +85,14 @@ func TestRepeatedDeaths(t *testing.T) {
 				x.dies(0, raised)
 			}
 		}, runner.ExitDone, ""},
+		{"an abort that leaves the device broken, twice", func(x *scene) {
+			for range 2 {
+				x.until(func(w *world) bool { return holding(1, lastTrain)(w) && holding(2, lastTrain)(w) })
+				x.answer(2, lastTrain, runner.Failed{Kind: runner.Unavailable, Message: "no"})
+				x.answer(1, is[runner.Abort], runner.Aborted{Step: 1})
+				x.dies(1, runner.Failure{Cause: runner.CauseCUDA, Message: "it could not prove its device's context after an abort", ForcedBySelf: true})
+			}
+		}, runner.ExitDone, ""},
 		{"what the worker says is wrong", func(x *scene) {
 			for range 2 {
 				x.until(holding(0, is[runner.Produce]))
