@@ -229,8 +229,8 @@ func (c *cli) failures(ctx context.Context, dir, name string) error {
 	if len(reports) == 0 {
 		c.tell("note", "no worker has died")
 	}
-	for _, f := range reports {
-		for _, line := range view.Failure(f) {
+	for _, in := range runner.Incidents(reports) {
+		for _, line := range view.Incident(in) {
 			if err := c.print("%s\n", line); err != nil {
 				return err
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -159,14 +160,93 @@ func TestHopeless(t *testing.T) {
 	}
 }
 
-// TestNeverStarts: workers that end before the handshake end the run, with reports.
+// TestHangJudged: a worker that is deadlocked on a lock, and one that is
+// stopped, are ended by the evidence long before their deadline; one that holds
+// the interpreter lock and computes is left to it.
+func TestHangJudged(t *testing.T) {
+	if testing.Short() {
+		return
+	}
+	t.Parallel()
+	h := newHome(t)
+	r := h.faulty([]string{"drafter/1:train@7:1:deadlock", "drafter/0:train@9:1:spin"},
+		up("judged", set("failure.hang.order=6s", "failure.hang.heartbeat=5s", "failure.deadlines.order=25s")...)...)
+	pid := 0
+	h.until(r, "judged", "step 4", func(s admin.Snapshot) bool {
+		for _, w := range s.Workers {
+			if w.Name.String() == "target/0" {
+				pid = w.Pid
+			}
+		}
+		return s.Step >= 4
+	})
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	r.wait().want(t, 0, "up")
+	s := summaryOf(t, h, "judged")
+	if len(s.Failures) != 3 {
+		t.Fatalf("want three deaths, got %+v", s.Failures)
+	}
+	for _, f := range s.Failures {
+		want := map[string]string{"target/0": "it hangs: no sign of life for ", "drafter/1": "it hangs: no progress in train step 7 ", "drafter/0": "it did not answer train within 25s"}[f.Worker.String()]
+		if f.Cause != runner.CauseDeadline || !strings.HasPrefix(f.Message, want) {
+			t.Errorf("%s: want %q, got %s: %q", f.Worker, want, f.Cause, f.Message)
+		}
+		if said := strings.Join(slices.Concat(f.Traceback, f.Stderr), "\n"); f.Worker.Role == runner.Drafter && !strings.Contains(said, "_strike") {
+			t.Errorf("%s: want the stack of where it hung, got %q", f.Worker, said)
+		}
+		if f.Worker.Role == runner.Target && !strings.Contains(f.Message, "its process is stopped") {
+			t.Errorf("want the state of its process, got %q", f.Message)
+		}
+	}
+}
+
+// TestSameAgain: an error that comes again at the same work is not tried a
+// third time, and a run that starts nothing again ends at its first death.
+func TestSameAgain(t *testing.T) {
+	if testing.Short() {
+		return
+	}
+	t.Parallel()
+	h := newHome(t)
+	r := h.faulty([]string{"drafter/1:train@3:1:raise:*"}, up("again")...).wait()
+	r.want(t, 93, "up with an error that comes again")
+	s := summaryOf(t, h, "again")
+	if want := "drafter/1.1 and drafter/1.2 died of the same cause at the same work (train step 3 micro 0 row "; len(s.Failures) != 2 || !strings.HasPrefix(s.ExitReason, want) || !strings.Contains(s.ExitReason, "python: RuntimeError: fault at train@3") {
+		t.Errorf("want two deaths and %q, got %d: %s", want, len(s.Failures), s.ExitReason)
+	}
+	for _, f := range s.Failures {
+		if !strings.HasPrefix(f.Doing, "train step 3 micro 0 row ") || f.Incident == 0 {
+			t.Errorf("want what it was doing, and the incident, got %+v", f)
+		}
+	}
+	for _, e := range named(h.events("again"), "worker died") {
+		took := e.At.Sub(e.Failure.At)
+		t.Logf("%s: from the death to its report %v", e.Worker, took)
+		if took > time.Second {
+			t.Errorf("%s: want a report within a second of the death, got %v", e.Worker, took)
+		}
+	}
+	if r.out == "" || !strings.Contains(r.out, "  died at: train step 3 micro 0 row ") || !strings.Contains(r.out, "traceback:") {
+		t.Errorf("want the report at the end, got\n%s", r.out)
+	}
+	r = h.faulty([]string{"target/0:produce:9:sigkill:*"}, up("once", set("workers.on_failure=stop")...)...).wait()
+	r.want(t, 1, "up that starts nothing again")
+	if s := summaryOf(t, h, "once"); len(s.Failures) != 1 || !strings.Contains(s.ExitReason, "target/0.1 died, and nothing is started again (workers.on_failure: stop): signal: killed by SIGKILL") || s.Next == "" {
+		t.Errorf("want one death and how to go on, got %d: %s; next %q", len(s.Failures), s.ExitReason, s.Next)
+	}
+}
+
+// TestNeverStarts: workers that end before the handshake end the run, with
+// reports, as soon as a second try ended as the first.
 func TestNeverStarts(t *testing.T) {
 	if testing.Short() {
 		return
 	}
 	h := newHome(t)
-	r := h.faulty([]string{"*:start:1:exit:*"}, up("stillborn", set("failure.restarts=1")...)...).wait()
-	r.want(t, 1, "up")
+	r := h.faulty([]string{"*:start:1:exit:*"}, up("stillborn")...).wait()
+	r.want(t, 93, "up")
 	s := summaryOf(t, h, "stillborn")
 	text, err := json.Marshal(s.Failures)
 	if err != nil {
@@ -178,7 +258,7 @@ func TestNeverStarts(t *testing.T) {
 			t.Errorf("want exit code 3, a message and a hint, got %+v", f)
 		}
 	}
-	if !strings.Contains(s.ExitReason, "restart budget") || !strings.Contains(r.out, "exit 1") {
+	if !strings.Contains(s.ExitReason, "(launch), which a restart cannot help") || !strings.Contains(r.out, "exit 93") {
 		t.Errorf("want the reason, got %q\n%s", s.ExitReason, r.out)
 	}
 }

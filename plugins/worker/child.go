@@ -42,6 +42,7 @@ type exitStatus struct {
 	Signal syscall.Signal
 	Peak   uint64 // largest resident size, in bytes
 	OOM    string // yes, no or unknown
+	Kernel kernelSaid
 }
 
 // child is one spawned process with its group. The goroutine that spawns it
@@ -209,9 +210,22 @@ func (c *child) reap(at time.Time, memory oomWatch) {
 		}
 	}
 	s.OOM = oomKilled(s.Signal, memory.before, memory.read())
+	if s.Kernel = judgeKernel(memory.log.since(), c.pid, sinceBoot()); s.Kernel.OOM {
+		s.OOM = yesNo(s.Signal == syscall.SIGKILL)
+	}
 	c.mu.Lock()
 	c.status = s
 	c.mu.Unlock()
+}
+
+// sinceBoot is the kernel's clock; where it cannot be read one at which nothing is
+// near.
+func sinceBoot() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 1 << 62
+	}
+	return time.Duration(ts.Nano())
 }
 
 // closeEnds closes the host's ends of a child that never started.

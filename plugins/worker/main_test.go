@@ -137,6 +137,24 @@ var workers = map[string]workertest.Worker{
 		d.Python = strings.Repeat("x", 2<<20)
 		return nil
 	}},
+	"deadlock": {WarmUp: func(context.Context, *workerv1.Certificate) error {
+		var mu sync.Mutex
+		mu.Lock()
+		mu.Lock() // for ever
+		return nil
+	}},
+	"compute": {WarmUp: func(ctx context.Context, _ *workerv1.Certificate) error {
+		for ctx.Err() == nil { // not for ever, for a host that forgets it
+			_ = fmt.Sprint(os.Getpid())
+		}
+		return nil
+	}},
+	"child-computes": {WarmUp: func(ctx context.Context, _ *workerv1.Certificate) error {
+		return exec.Command("sh", "-c", "while :; do :; done").Run()
+	}},
+	"stray-computes": {WarmUp: func(ctx context.Context, _ *workerv1.Certificate) error {
+		return exec.Command("setsid", "-w", "sh", "-c", "while :; do :; done").Run()
+	}},
 	"die-in-warm-up": {WarmUp: func(context.Context, *workerv1.Certificate) error {
 		fmt.Fprintln(rawStderr(), `{"@level":"error","@message":"warm-up failed","traceback":"Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nRuntimeError: no kernel"}`)
 		os.Exit(1)

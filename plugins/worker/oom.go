@@ -23,11 +23,12 @@ type oomCounters struct {
 type oomWatch struct {
 	cgroup, kernel string
 	before         oomCounters
+	log            kernelLog
 }
 
 // watchOOM finds the counters of process pid, below root ("/" but in tests).
 func watchOOM(root string, pid int) oomWatch {
-	w := oomWatch{kernel: filepath.Join(root, "proc/vmstat")}
+	w := oomWatch{kernel: filepath.Join(root, "proc/vmstat"), log: openKernelLog(root)}
 	for _, path := range oomFiles(root, pid) {
 		if readCounter(path, "oom_kill") >= 0 {
 			w.cgroup = path

@@ -136,6 +136,13 @@ func (p *Process) KillFor(cause runner.Cause, message, hint string, traceback []
 	p.Kill(cause, message, hint)
 }
 
+// tell adds the stacks that somebody else read to the report.
+func (p *Process) tell(said []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.said = said
+}
+
 // DumpAndKill is Kill with cause deadline, after the worker wrote the stacks of
 // its threads or had a moment to: it waits that long.
 func (p *Process) DumpAndKill(message, hint string) { p.dumpAndKill(message, hint) }

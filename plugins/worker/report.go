@@ -47,7 +47,7 @@ func report(e evidence) runner.Failure {
 		Worker: e.Life.Worker, Generation: e.Life.Generation, Role: e.Life.Worker.Role, Device: e.Device,
 		At: e.Status.At, ExitCode: e.Status.Code, OOMKilled: e.Status.OOM, LastOrder: e.LastOrder,
 		LastSignMS: -1, PeakBytes: e.Status.Peak, Stderr: e.Tail, Traceback: e.Trace.lines,
-		StdoutNoise: e.Noise, ForcedBySelf: e.Forced && e.Status.Signal == syscall.SIGKILL,
+		StdoutNoise: e.Noise, Kernel: e.Status.Kernel.Lines, ForcedBySelf: e.Forced && e.Status.Signal == syscall.SIGKILL,
 	}
 	if e.LastSign >= 0 {
 		f.LastSignMS = e.LastSign.Milliseconds()
@@ -98,15 +98,15 @@ func judgeSignal(e evidence) verdict {
 		return verdict{runner.CauseOOM, fmt.Sprintf("killed by the kernel for memory during %s, peak %d MiB", e.Phase, e.Status.Peak>>20),
 			"give the job more memory, or lower buckets, anchors or the number of workers (dflash-runner plan shows the need)"}
 	}
-	if line := cudaLine(e); line != "" {
-		return verdict{runner.CauseCUDA, line, cudaHint(line)}
+	if v, ok := judgeDevice(e); ok {
+		return v
 	}
 	return verdict{runner.CauseSignal, fmt.Sprintf("killed by %s during %s", name, e.Phase), signalHint(e.Status.Signal)}
 }
 
 func judgeCode(e evidence) verdict {
-	if line := cudaLine(e); line != "" {
-		return verdict{runner.CauseCUDA, line, cudaHint(line)}
+	if v, ok := judgeDevice(e); ok {
+		return v
 	}
 	if e.Status.Code == exitBrokenLane {
 		return verdict{runner.CauseProtocol, "ended itself: a frame broke the lane's rules",
@@ -121,6 +121,21 @@ func judgeCode(e evidence) verdict {
 		message += ": " + e.Tail[len(e.Tail)-1]
 	}
 	return verdict{runner.CauseExit, message, "see the worker's log for what it did last"}
+}
+
+// judgeDevice finds a fault of the device, in the worker's own words and in the
+// kernel's.
+func judgeDevice(e evidence) (verdict, bool) {
+	line, xid := cudaLine(e), e.Status.Kernel.Xid
+	switch {
+	case line != "" && xid != 0:
+		return verdict{runner.CauseCUDA, fmt.Sprintf("%s (the kernel's log has Xid %d)", line, xid), xidHint(xid)}, true
+	case line != "":
+		return verdict{runner.CauseCUDA, line, cudaHint(line)}, true
+	case xid != 0 && e.Status.Kernel.Named && e.Status.Signal != syscall.SIGKILL && e.Status.Signal != syscall.SIGTERM:
+		return verdict{runner.CauseCUDA, fmt.Sprintf("ended during %s after a fault of its GPU: %s", e.Phase, e.Status.Kernel.Lines[0]), xidHint(xid)}, true
+	}
+	return verdict{}, false
 }
 
 // startHint says what to do about a process that could not be started.

@@ -67,6 +67,7 @@ func (p *Process) expire(ctx context.Context, after time.Duration) {
 const (
 	noStacks = "it showed no stacks, as one that is stopped or has not begun to run Python does not"
 	stacks   = "the stacks at that time are in the report"
+	spied    = "it showed no stacks; those that py-spy read are in the report"
 )
 
 // dumpAndKill asks for stacks, waits for them in a bound, and kills. The hint
@@ -82,6 +83,13 @@ func (p *Process) dumpAndKill(message, hint string) {
 	}
 	if lines, _ := p.log.dumps(); lines > seen {
 		p.amend(was, andHint(stacks, hint))
+	} else if c := p.live(); c != nil {
+		if said, err := spy(context.Background(), p.spec.Argv[0], c.pid); err == nil {
+			p.tell(said)
+			p.amend(was, andHint(spied, hint))
+		} else {
+			p.amend(was, andHint(noStacks+" ("+err.Error()+")", hint))
+		}
 	}
 	p.Kill(runner.CauseDeadline, message, hint)
 }

@@ -72,7 +72,7 @@ type WorkerStatus struct {
 	SinceMS     int64               `json:"since_ms"` // age of State, or of Order where there is one
 	RSSBytes    uint64              `json:"rss_bytes"`
 	Certificate *runner.Certificate `json:"certificate"`
-	Phase       string              `json:"phase"`    // of warm-up
+	Phase       string              `json:"phase"`    // of its start: of warm-up, or what its launch waits for
 	Restarts    int                 `json:"restarts"` // deaths that count
 }
 

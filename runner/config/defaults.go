@@ -23,7 +23,7 @@ func defaults() *Config {
 			LearningRate: 0.0006, WarmupFraction: 0.04, Betas: []float64{0.9, 0.95},
 			ClipNorm: 1, Epsilon: 1e-8, ComputeDType: "float32", HorizonSteps: 50,
 		},
-		Workers:     Workers{Targets: 1, Drafters: 1, Device: "cpu", BusyDevices: "refuse", Colocate: "auto", Deterministic: "false", Threads: 1, Slots: 3},
+		Workers:     Workers{Targets: 1, Drafters: 1, Device: "cpu", BusyDevices: "refuse", Colocate: "auto", Deterministic: "false", OnFailure: "restart", Threads: 1, Slots: 3},
 		Arenas:      Arenas{Kind: "auto"},
 		WarmUp:      WarmUp{Width: 1, Deadline: Duration(15 * time.Minute)},
 		Images:      Images{EverySteps: 25},
@@ -31,7 +31,9 @@ func defaults() *Config {
 		Evaluate:    Evaluate{Prompts: 24, PromptTokens: 32, NewTokens: 96, HeldoutSamples: 32},
 		Failure: Failure{
 			Restarts: 3, Decay: Duration(10 * time.Minute),
-			BackoffMin: Duration(time.Second), BackoffMax: Duration(30 * time.Second), NonfiniteSteps: 3,
+			BackoffMin: Duration(time.Second), BackoffMax: Duration(30 * time.Second), Jitter: 0.25,
+			Release: Duration(30 * time.Second), NonfiniteSteps: 3,
+			Hang: Hang{Heartbeat: Duration(10 * time.Second), WarmUp: Duration(2 * time.Minute), Order: Duration(time.Minute)},
 			Deadlines: Deadlines{
 				Launch: Duration(time.Minute), Configure: Duration(10 * time.Minute),
 				Order: Duration(5 * time.Minute), Drain: Duration(20 * time.Second),

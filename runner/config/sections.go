@@ -261,6 +261,8 @@ type Workers struct {
 	Threads int `yaml:"threads" min:"1" max:"1024"`
 	// Slots of each target's arena, in rows. Default 3.
 	Slots int `yaml:"slots" min:"2" max:"64"`
+	// OnFailure says what a worker's death means: restart starts it again within failure's budget, stop ends the run with a checkpoint. Default restart.
+	OnFailure string `yaml:"on_failure" enum:"restart|stop"`
 	// Turns are workers that may compute at once on one device; 0: one on a GPU, as many as the cores allow on a CPU. Default 0.
 	Turns int `yaml:"turns" min:"0" max:"1024"`
 }
@@ -321,10 +323,28 @@ type Failure struct {
 	BackoffMin Duration `yaml:"backoff_min" min:"1ms"`
 	// BackoffMax is the longest wait before a restart. Default 30s.
 	BackoffMax Duration `yaml:"backoff_max" min:"1ms"`
+	// Jitter is the share of a wait by which a draw may shorten it, so that what died together does not start again together. Default 0.25.
+	Jitter float64 `yaml:"jitter" min:"0" max:"1"`
+	// Release is how long a dead worker's GPU memory is waited for before it is started again; then it is tried all the same, and said so. Default 30s.
+	Release Duration `yaml:"release" min:"0s"`
 	// NonfiniteSteps running that end the run. Default 3.
 	NonfiniteSteps int `yaml:"nonfinite_steps" min:"1" max:"1000"`
+	// Hang says when a worker is ended before its deadline because it hangs.
+	Hang Hang `yaml:"hang"`
 	// Deadlines of what a worker is asked.
 	Deadlines Deadlines `yaml:"deadlines"`
+}
+
+// Hang bounds how long a worker may give no sign of working. One that computes,
+// in its own process or a child's, is never ended for it, however long it takes;
+// nor is one that may wait for another worker, or has only begun: deadlines end those.
+type Hang struct {
+	// Heartbeat is the oldest answer to a ping, which a worker gives whatever Python does; a stopped process does not. Default 10s.
+	Heartbeat Duration `yaml:"heartbeat" min:"1s"`
+	// WarmUp is how long a warm-up may neither get on nor compute; 0s: to its deadline. Default 2m.
+	WarmUp Duration `yaml:"warmup" min:"0s"`
+	// Order is likewise for one order on the lane. Default 1m.
+	Order Duration `yaml:"order" min:"0s"`
 }
 
 // Deadlines bound every wait for a worker. A worker that misses one is killed.

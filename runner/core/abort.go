@@ -41,6 +41,7 @@ func (c *Core) aborting(w *worker) {
 
 func (c *Core) aborted(w *worker, a runner.Aborted) {
 	if !a.Clean {
+		w.fault.passing = true // it comes of the abort, not of the work
 		c.kill(w, runner.CauseCUDA, "it could not prove its device's context after an abort", "")
 		return
 	}
@@ -65,6 +66,7 @@ func (c *Core) failed(w *worker, o order, f runner.Failed) {
 			return
 		}
 	}
+	w.fault = faultOf(o, f.Kind)
 	cause := runner.CausePython
 	if fatal {
 		cause = runner.CauseCUDA

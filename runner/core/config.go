@@ -60,6 +60,9 @@ type Restart struct {
 	Decay  time.Duration // one death is forgiven for so much time without one; 0: never
 	Base   time.Duration // wait before the first restart; doubles with each
 	Cap    time.Duration // longest wait
+	Jitter float64       // share of a wait, 0 to 1, by which a draw may shorten it
+	Seed   uint64        // of the draws
+	Never  bool          // the first death ends the run
 }
 
 // Deadlines of the phases of a life; 0 means none.

@@ -51,7 +51,11 @@ type Core struct {
 	publish  publishing
 	evals    []evaluation
 	end      ending
-	grants   uint64 // turns given so far; the least recently served is next
+	reaped   uint64   // deaths and ends so far
+	fallen   fallen   // in the present communicator, first
+	repeats  []repeat // deaths that a restart may not help, bounded
+	barred   []barred // devices that are not used again
+	grants   uint64   // turns given so far; the least recently served is next
 	wake     time.Time
 	figures  figures
 }
@@ -136,6 +140,8 @@ func (c *Core) take(in Input) {
 		c.certified(in)
 	case Unfit:
 		c.unfit(in)
+	case DeviceUnfit:
+		c.deviceUnfit(in)
 	case LaneClosed:
 		c.laneClosed(in)
 	case Exited:

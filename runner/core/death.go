@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"hash/fnv"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/gate"
@@ -15,10 +16,17 @@ const keepFailures = 50
 
 // move lets an event happen to a worker's life.
 func (c *Core) move(w *worker, e life.Event) bool {
-	b := life.Budget{Deaths: c.cfg.Restart.Budget, Decay: c.cfg.Restart.Decay, Base: c.cfg.Restart.Base, Cap: c.cfg.Restart.Cap}
-	next, ok := life.Next(w.life, e, c.now, b)
+	r := c.cfg.Restart
+	next, ok := life.Next(w.life, e, c.now, life.Budget{Deaths: r.Budget, Decay: r.Decay, Base: r.Base, Cap: r.Cap, Jitter: r.Jitter, Seed: seedOf(r.Seed, w.id)})
 	w.life = next
 	return ok
+}
+
+// seedOf gives each worker draws of its own.
+func seedOf(seed uint64, w runner.Worker) uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %v", seed, w) // a hash takes everything
+	return h.Sum64()
 }
 
 // admit lets an event happen at the gate, and warms up whom it lets in.
@@ -52,6 +60,9 @@ func (c *Core) killFor(w *worker, k Kill) {
 // lose is told once of each life that ends before it was drained.
 func (c *Core) lose(w *worker) {
 	l := w.current()
+	if w.life.State.Running() && w.life.State != life.Lost {
+		c.fell(w)
+	}
 	if !c.move(w, life.Lose) {
 		return
 	}
@@ -92,6 +103,7 @@ func (c *Core) exited(in Exited) {
 	if in.Failure != nil || w.life.State != life.Draining {
 		c.lose(w)
 	}
+	c.reaped++
 	w.orders, w.killed = nil, false
 	c.ledger.ApplyAll(lease.Reap, in.Life)
 	c.move(w, life.Reap)
@@ -100,9 +112,28 @@ func (c *Core) exited(in Exited) {
 	}
 	c.admit(gate.Reap, in.Life)
 	c.report(w, in.Failure)
+	c.aftermath(w, in.Failure)
+}
+
+// aftermath decides what a death means for the run: whether its worker is
+// started again, and whether that is of any use.
+func (c *Core) aftermath(w *worker, f *runner.Failure) {
 	if w.life.State == life.Failed {
-		c.gaveUp(w)
+		c.gaveUp(w, fmt.Sprintf("%v died %d times, more than its restart budget of %d bears", w.id, w.life.Strikes, c.cfg.Restart.Budget))
+		return
 	}
+	if w.life.State != life.Backoff || f == nil || c.end.on {
+		return // it is gone, or was ended with the run
+	}
+	if why := c.repeated(w, f); why != "" {
+		c.finish(runner.ExitHopeless, why, false)
+		return
+	}
+	if c.cfg.Restart.Never {
+		c.finish(runner.ExitFailed, fmt.Sprintf("%v died, and nothing is started again (workers.on_failure: stop): %s: %s", w.current(), f.Cause, f.Message), false)
+		return
+	}
+	c.hold(w)
 }
 
 // report tells people of an end, once. While the run ends, a life that was told
@@ -116,6 +147,9 @@ func (c *Core) report(w *worker, f *runner.Failure) {
 		c.emit(of(w, runner.Info, "worker ended", f.Message))
 		return
 	}
+	told := *f
+	told.Doing, told.Incident, told.Follows = w.fault.doing, w.fault.incident, w.fault.follows
+	f = &told
 	if c.figures.failures = append(c.figures.failures, *f); len(c.figures.failures) > keepFailures {
 		c.figures.failures = c.figures.failures[1:]
 	}
@@ -125,11 +159,10 @@ func (c *Core) report(w *worker, f *runner.Failure) {
 }
 
 // gaveUp decides what a worker that failed for good means for the run.
-func (c *Core) gaveUp(w *worker) {
+func (c *Core) gaveUp(w *worker, why string) {
 	if c.end.on {
 		return // it was ended on purpose
 	}
-	why := fmt.Sprintf("%v died %d times, more than its restart budget of %d bears", w.id, w.life.Strikes, c.cfg.Restart.Budget)
 	c.emit(of(w, runner.Alarm, "worker failed for good", why))
 	if w.id.Role == runner.Drafter {
 		c.finish(runner.ExitFailed, why, false)
@@ -147,6 +180,7 @@ func (c *Core) gaveUp(w *worker) {
 func (c *Core) startLife(w *worker) {
 	if c.move(w, life.Start) {
 		w.seq, w.blame, w.refused, w.orders = 0, 0, 0, nil
+		w.fault, w.began, w.answers = fault{}, c.reaped, 0
 		w.certificate, w.evaluated, w.judged = runner.Certificate{}, false, false
 		c.do(Launch{Life: w.current()})
 	}

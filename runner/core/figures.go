@@ -20,6 +20,7 @@ type figures struct {
 	notFinite int    // votes running
 	skipped   uint64 // samples settled without training
 	failures  []runner.Failure
+	incidents uint64 // deaths with what they took along
 	degraded  []string
 	arenas    []arenaFigures
 	scores    []runner.EvaluationRecord

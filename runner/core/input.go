@@ -36,6 +36,9 @@ type (
 		Message string
 		Hint    string
 	}
+	// DeviceUnfit says that no life is to be started on a device any more. Lives
+	// that run there go on. Again for one device: the first reason stays.
+	DeviceUnfit struct{ Device, Reason string }
 	// LaneClosed says that a life's lane reached its end. Its process may
 	// still run, and its device still write.
 	LaneClosed struct{ Life runner.Life }
@@ -118,6 +121,7 @@ func (Begin) input()               {}
 func (Launched) input()            {}
 func (Certified) input()           {}
 func (Unfit) input()               {}
+func (DeviceUnfit) input()         {}
 func (LaneClosed) input()          {}
 func (Exited) input()              {}
 func (Replied) input()             {}

@@ -109,6 +109,7 @@ func (c *Core) prepare() (acted bool) {
 			ready = ready && w.mapped(owner.arena)
 		}
 		if ready && c.move(w, life.Prepared) {
+			c.started(w.id.Role)
 			c.emit(of(w, runner.Info, "worker ready", ""))
 			acted = true
 		}

@@ -178,6 +178,7 @@ func (c *Core) decide() bool {
 	for r := range c.ranks {
 		c.rank(r).blame = 0
 	}
+	c.passed()
 	c.emitStep(rec)
 	return true
 }

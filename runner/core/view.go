@@ -153,6 +153,9 @@ func arenaView(a lease.Arena, f arenaFigures) ArenaView {
 // degraded gives the reasons why the run is less healthy than it should be.
 func (c *Core) degraded() []string {
 	why := slices.Clone(c.figures.degraded)
+	for _, b := range c.barred {
+		why = append(why, c.barredFor(b.device))
+	}
 	for i := range c.workers {
 		switch w := &c.workers[i]; w.life.State {
 		case life.Lost, life.Backoff:

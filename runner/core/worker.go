@@ -9,16 +9,19 @@ import (
 
 // worker is what the core knows of one worker and its present life.
 type worker struct {
-	id     runner.Worker
-	device string
-	life   life.Life
-	killed bool // a Kill of this life is out
-	judged bool // that Kill was for what the life did or failed to do
-	seq    uint64
-	orders []order   // not answered yet, oldest first; a lost life's until it is reaped
-	heard  time.Time // last reply
-	usage  usage     // of its time, over all lives
-	maps   []mapping
+	id      runner.Worker
+	device  string
+	life    life.Life
+	killed  bool // a Kill of this life is out
+	judged  bool // that Kill was for what the life did or failed to do
+	fault   fault
+	began   uint64 // deaths reaped when the life was started
+	seq     uint64
+	orders  []order   // not answered yet, oldest first; a lost life's until it is reaped
+	heard   time.Time // last reply
+	answers int       // so many so far
+	usage   usage     // of its time, over all lives
+	maps    []mapping
 
 	slotBytes   uint64
 	imageBytes  uint64
@@ -48,6 +51,7 @@ type order struct {
 	order    runner.Order
 	sent     time.Time
 	deadline time.Duration // from when it was sent, or the last sign before it; 0: none
+	began    uint64        // deaths reaped when it was sent
 	turn     turn
 	void     bool // of an attempt that was given up
 	image    ImageID
@@ -114,7 +118,7 @@ func (c *Core) rank(r int) *worker { return &c.workers[c.ranks[r]] }
 // send sends an order to a living worker.
 func (c *Core) send(w *worker, o runner.Order, t turn, image ImageID) {
 	w.seq++
-	w.orders = append(w.orders, order{seq: w.seq, order: o, sent: c.now, deadline: c.deadline(o), turn: t, image: image})
+	w.orders = append(w.orders, order{seq: w.seq, order: o, sent: c.now, deadline: c.deadline(o), began: c.reaped, turn: t, image: image})
 	if t != noTurn {
 		c.grants++
 		w.granted = c.grants
@@ -153,6 +157,7 @@ func (c *Core) replied(in Replied) {
 		return
 	}
 	w.heard = c.now
+	w.answers++
 	for i, o := range w.orders {
 		if o.seq != in.Seq {
 			continue

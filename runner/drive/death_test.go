@@ -113,6 +113,8 @@ func TestDeaths(t *testing.T) {
 		}, runner.CauseSignal, 3, "SIGKILL"},
 		{"a frame that breaks the rules", func(r *rig) { r.atStep(2, func(p *drivetest.Process) { p.BreakLane() }, target) }, runner.CauseProtocol, 1, "garbage"},
 		{"a sign of life that stops", func(r *rig) { r.atStep(2, (*drivetest.Process).Freeze, drafter0) }, runner.CauseDeadline, 1, "no sign of life"},
+		{"a deadlock", func(r *rig) { r.atStep(2, (*drivetest.Process).Deadlock, target) }, runner.CauseDeadline, 1, "it hangs: no progress in "},
+		{"no end, but it computes", func(r *rig) { r.atStep(2, (*drivetest.Process).Spin, target) }, runner.CauseDeadline, 1, "it did not answer "},
 		{"a handle that leaves its slot", func(r *rig) { r.launcher.Fault = once(target, "produce", 3, drivetest.Outside) }, runner.CauseProtocol, 1, "produced row"},
 		{"all drafters at once", func(r *rig) { r.atStep(3, (*drivetest.Process).Die, drafter0, drafter1) }, runner.CauseSignal, 2, "SIGKILL"},
 		{"all workers at once", func(r *rig) { r.atStep(3, (*drivetest.Process).Die, target, drafter0, drafter1) }, runner.CauseSignal, 3, "SIGKILL"},

@@ -26,11 +26,12 @@ const (
 )
 
 // read posts a life's replies, a bounded number at a time; it ends with the lane.
-func (l *Loop) read(id runner.Life, p Process) {
+func (l *Loop) read(id runner.Life, e *life, p Process) {
 	room := make(chan struct{}, repliesAhead)
 	for {
 		seq, r, f, err := p.Receive()
 		if err == nil {
+			e.alive.Store(time.Now().UnixNano())
 			room <- struct{}{}
 			if !l.inbox.post(func() {
 				<-room

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/hang"
 )
 
 // life is what the loop keeps of one life.
@@ -15,6 +17,8 @@ type life struct {
 	cancel  context.CancelCauseFunc // of its launch, or later its warm-up
 	process Process                 // nil until it is launched
 	killed  *core.Kill              // asked before the process was there
+	alive   atomic.Int64            // when it was last known to get on, in Unix nanoseconds
+	track   hang.Track              // of looks at its process
 }
 
 // launch starts a life in a goroutine, which ends when the life is configured
@@ -22,6 +26,7 @@ type life struct {
 func (l *Loop) launch(id runner.Life) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	e := &life{cancel: cancel}
+	e.alive.Store(time.Now().UnixNano())
 	l.lives[id] = e
 	l.goEdge(func() {
 		p, err := l.c.Launcher.Launch(ctx, id)
@@ -45,10 +50,10 @@ func (l *Loop) launched(id runner.Life, e *life, p Process) {
 	read := make(chan struct{})
 	l.goEdge(func() {
 		defer close(read)
-		l.read(id, p)
+		l.read(id, e, p)
 	})
 	l.goEdge(func() { l.reap(id, e, p, read) })
-	l.goEdge(func() { l.watch(id, p) })
+	l.goEdge(func() { l.watch(id, e, p) })
 	if e.killed != nil {
 		k := *e.killed
 		l.goEdge(func() { p.Kill(k) })
@@ -79,37 +84,13 @@ func (l *Loop) reap(id runner.Life, e *life, p Process, read <-chan struct{}) {
 func (l *Loop) exited(id runner.Life, e *life, f *runner.Failure) {
 	e.cancel(errReaped)
 	delete(l.lives, id)
+	l.worse(id, nil)
 	if k := e.killed; k != nil && f != nil && f.Cause == runner.CauseKilled {
 		told := *f
 		told.Cause, told.Message, told.Hint, told.ForcedBySelf = k.Cause, k.Message, k.Hint, true
 		f = &told
 	}
 	l.handle(core.Exited{Life: id, Failure: f})
-}
-
-// watch looks at a life's sign of life; it ends with the process, or after it
-// has found it dead.
-func (l *Loop) watch(id runner.Life, p Process) {
-	every := time.NewTicker(l.c.SignOfLife / 5)
-	defer every.Stop()
-	for {
-		select {
-		case <-p.Done():
-			return
-		case <-every.C:
-			now := time.Now()
-			l.pulse.look(now)
-			if l.pulse.fresh(now, l.c.SignOfLife) {
-				continue // it was this process that gave no sign of asking
-			}
-			if age := p.SignAge(); age > l.c.SignOfLife {
-				l.inbox.post(core.Unfit{Life: id, Cause: runner.CauseDeadline,
-					Message: fmt.Sprintf("no sign of life for %s: the process is stopped or stuck in the kernel", age.Round(time.Millisecond)),
-					Hint:    "look at the machine's kernel log and at who may have stopped the process"})
-				return
-			}
-		}
-	}
 }
 
 // warmUp runs a life's warm-up in a goroutine, which ends with the call: the
@@ -124,7 +105,9 @@ func (l *Loop) warmUp(id runner.Life) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	e.cancel = cancel
 	l.goEdge(func() {
+		e.alive.Store(time.Now().UnixNano())
 		c, err := p.WarmUp(ctx, func(phase string, done, total uint32) {
+			e.alive.Store(time.Now().UnixNano())
 			if l.c.Warming != nil {
 				l.c.Warming(id, phase, done, total)
 			}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/hang"
 )
 
 // Config is what a loop is made of. Everything is required unless it says so.
@@ -27,7 +28,7 @@ type Config struct {
 	Started func(life runner.Life, p Process)
 
 	SchedulerDeadline time.Duration // of one call
-	SignOfLife        time.Duration // oldest sign of life that is borne
+	Hang              hang.Limits   // what is borne of a worker that does not answer
 
 	Plannable []runner.Sample
 	Draws     uint32
@@ -147,6 +148,11 @@ func (l *Loop) Stop(quick bool, reason string) {
 
 // Checkpoint asks for a checkpoint of the step decided next. From any goroutine.
 func (l *Loop) Checkpoint() { l.inbox.post(core.CheckpointRequested{}) }
+
+// Bar has no life started on a device any more. From any goroutine.
+func (l *Loop) Bar(device, reason string) {
+	l.inbox.post(core.DeviceUnfit{Device: device, Reason: reason})
+}
 
 // View gives a picture of the run at one moment, the last one once it is over;
 // ok is false when ctx ended first. From any goroutine.

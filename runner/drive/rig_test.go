@@ -14,6 +14,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/drive/drivetest"
+	"github.com/dflash-runner/dflash-runner/runner/hang"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
@@ -52,7 +53,7 @@ func newRig(t testing.TB) *rig {
 	r.index.Samples[7].Anchors = 0 // never planned
 	r.rows = rows.Config{Buckets: []uint32{64}, Anchors: 8, RowsPerStep: 4, Drafters: 2, Draws: 1, Schedule: rows.Schedule{Peak: 1e-3, Total: 6}}
 	r.config = drive.Config{Launcher: r.launcher, Memory: r.memory, Store: r.store, Observe: r.observe,
-		SchedulerDeadline: 2 * time.Second, SignOfLife: 10 * time.Second, Draws: 1,
+		SchedulerDeadline: 2 * time.Second, Hang: hang.Limits{Heartbeat: 10 * time.Second, WarmUp: time.Minute, Order: 20 * time.Second}, Draws: 1,
 		Core: core.Config{Devices: map[string]int{"cpu": 2}, GateWidth: 1, Slots: 3, Steps: 6, HorizonSteps: 2,
 			ImageEvery: 2, Checkpoint: 2, KeepLast: 2, NonFinite: 3,
 			Evaluation: core.Evaluation{Every: 2, AtStart: true, AtEnd: true, Heldout: 4, HeldoutChunk: 2, Prompts: 3, PromptChunk: 2, NewTokens: 8},

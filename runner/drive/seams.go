@@ -3,10 +3,10 @@ package drive
 import (
 	"context"
 	"os"
-	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/hang"
 )
 
 // Launcher starts lives. Launch is called from a goroutine of its own, once a
@@ -48,8 +48,9 @@ type Process interface {
 	// Receive is called from one reader goroutine; any error ends it.
 	// The file is the caller's, and nil where none travels with the reply.
 	Receive() (uint64, runner.Reply, *os.File, error)
-	// SignAge says how old the last sign of life is.
-	SignAge() time.Duration
+	// Vitals looks at the process, and where deep at the CPU time of its group,
+	// which costs a walk through all processes. From any goroutine.
+	Vitals(deep bool) hang.Vitals
 	// Kill ends the life; the first reason is kept. It is called once at most,
 	// from a goroutine of its own: where the reason is a deadline, it first
 	// gives the worker a moment to write its stacks.

@@ -1,6 +1,6 @@
 // Package life is the state machine of one worker over all its lives: from
 // absent to ready, through loss and backoff to the next generation, or to
-// failed once its restart budget is spent. It is pure: time comes with each
+// failed once its restart budget is spent or its device is barred. It is pure: time comes with each
 // event.
 package life
 
@@ -25,7 +25,7 @@ const (
 	Lost                   // lane closed or killed; its process may still run
 	Backoff                // reaped; starts again at Until
 	Gone                   // drained and reaped
-	Failed                 // reaped, and its restart budget is spent
+	Failed                 // reaped, and never started again
 )
 
 var stateNames = [...]string{"absent", "launching", "waiting", "warming", "certified", "ready", "draining", "lost", "backoff", "gone", "failed"}
@@ -39,6 +39,8 @@ type Budget struct {
 	Decay  time.Duration // one death is forgiven for so much time without one; 0: never
 	Base   time.Duration // wait before the first restart; doubles with each death
 	Cap    time.Duration // longest wait; 0: no limit
+	Jitter float64       // share of a wait, 0 to 1, by which a draw may shorten it
+	Seed   uint64        // of the draws: the worker's own, so that workers differ
 }
 
 // Life is a worker's present life and what is remembered of earlier ones.
@@ -64,6 +66,7 @@ const (
 	Drain                 // let it end
 	Lose                  // its lane closed, or it is being killed
 	Reap                  // reaped, and nothing of it runs
+	Bar                   // its device is not used again
 )
 
 // Alive reports whether the life's lane may be used: it is certified and not
@@ -102,6 +105,8 @@ func Next(l Life, e Event, now time.Time, b Budget) (Life, bool) {
 		to = Gone
 	case e == Reap && l.State.Running():
 		return strike(l, now, b), true
+	case e == Bar && l.State == Backoff:
+		to = Failed
 	default:
 		ok = false
 	}
@@ -122,12 +127,14 @@ func strike(l Life, now time.Time, b Budget) Life {
 		l.State = Failed
 		return l
 	}
-	l.State, l.Until = Backoff, now.Add(b.wait(l.Strikes))
+	l.State, l.Until = Backoff, now.Add(b.wait(l.Strikes, l.Generation))
 	return l
 }
 
-// wait doubles with each death that counts, up to the cap.
-func (b Budget) wait(strikes int) time.Duration {
+// wait doubles with each death that counts, up to the cap; the draw of the
+// generation that died shortens it, so that what died together does not start
+// again together.
+func (b Budget) wait(strikes int, died runner.Generation) time.Duration {
 	w := b.Base
 	for i := 1; i < strikes && (b.Cap == 0 || w < b.Cap) && w < time.Hour; i++ {
 		w *= 2
@@ -135,5 +142,14 @@ func (b Budget) wait(strikes int) time.Duration {
 	if b.Cap > 0 {
 		w = min(w, b.Cap)
 	}
-	return w
+	return w - time.Duration(b.Jitter*b.draw(died)*float64(w))
+}
+
+// draw gives a number from 0 to below 1 that is the same for the same seed and
+// generation: one step of splitmix64.
+func (b Budget) draw(died runner.Generation) float64 {
+	z := b.Seed + (uint64(died)+1)*0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return float64((z^z>>31)>>11) / (1 << 53)
 }

@@ -2,7 +2,10 @@ package life
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
 )
 
 var (
@@ -34,9 +37,10 @@ func TestNext(t *testing.T) {
 		// Any running life may be reaped without having been lost first.
 		{Launching, Reap}: Backoff, {Waiting, Reap}: Backoff, {Warming, Reap}: Backoff,
 		{Certified, Reap}: Backoff, {Ready, Reap}: Backoff, {Lost, Reap}: Backoff,
+		{Backoff, Bar}: Failed, // only what would start again is held back
 	}
 	for from := Absent; from <= Failed; from++ {
-		for e := Start; e <= Reap; e++ {
+		for e := Start; e <= Bar; e++ {
 			got, ok := Next(Life{State: from, Generation: 3}, e, t0, budget)
 			want, fit := fits[key{from, e}]
 			if !fit {
@@ -88,10 +92,64 @@ func TestBudget(t *testing.T) {
 }
 
 func TestWaitIsCapped(t *testing.T) {
-	if got := budget.wait(60); got != budget.Cap {
+	if got := budget.wait(60, 1); got != budget.Cap {
 		t.Errorf("60 deaths: waits %v, want the cap %v", got, budget.Cap)
 	}
-	if got := (Budget{Base: time.Second}).wait(1000); got <= 0 || got > 2*time.Hour {
+	if got := (Budget{Base: time.Second}).wait(1000, 1); got <= 0 || got > 2*time.Hour {
 		t.Errorf("no cap: waits %v, want a positive wait of an hour or so", got)
+	}
+}
+
+// TestJitter: waits differ between workers and generations, never by more than
+// the share, never beyond the cap, and the same seed draws the same.
+func TestJitter(t *testing.T) {
+	seen := map[time.Duration]bool{}
+	for seed := range uint64(4) {
+		b := budget
+		b.Jitter, b.Seed = 0.5, seed
+		for g := runner.Generation(1); g <= 50; g++ {
+			got := b.wait(9, g)
+			if got > b.Cap || got <= b.Cap/2 {
+				t.Errorf("seed %d, generation %d: waits %v, want above %v and at most %v", seed, g, got, b.Cap/2, b.Cap)
+			}
+			if again := b.wait(9, g); again != got {
+				t.Errorf("seed %d, generation %d: drew %v, then %v", seed, g, got, again)
+			}
+			seen[got] = true
+		}
+	}
+	if len(seen) < 190 {
+		t.Errorf("200 draws gave %d waits, want nearly all different", len(seen))
+	}
+}
+
+// TestDecayByAClock: the budget over a life of deaths, with the time of the
+// bubble's clock.
+func TestDecayByAClock(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		every time.Duration // from one death to the next
+		fails int           // at which death; 0: never in a hundred
+	}{
+		{"faster than it decays", 20 * time.Second, 3},
+		{"just as fast as it decays", time.Minute, 0},
+		{"two in the time of one", 30 * time.Second, 3}, // less than a whole minute forgives nothing
+		{"slowly", 10 * time.Minute, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, failed := Life{}, 0
+				for n := 1; n <= 100 && failed == 0; n++ {
+					l.State = Ready
+					if l, _ = Next(l, Reap, time.Now(), budget); l.State == Failed {
+						failed = n
+					}
+					time.Sleep(c.every)
+				}
+				if failed != c.fails {
+					t.Errorf("failed at death %d, want %d", failed, c.fails)
+				}
+			})
+		})
 	}
 }

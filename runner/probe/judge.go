@@ -35,12 +35,12 @@ func judge(g GPU, d device, at time.Time, firstErrors uint64) admin.DeviceStatus
 		s.Status, s.Detail = admin.Unknown, *d.Error
 		return s
 	}
-	switch r := d.Recovery; {
-	case r == nil || *r == "none":
-	case strings.Contains(*r, "p2p") || strings.Contains(*r, "imex"):
-		grade(admin.Degraded, "the driver asks for: %s", *r)
-	default:
-		grade(admin.Critical, "the driver asks for: %s", *r)
+	if r := recovery(d); r != "" {
+		g := admin.Degraded
+		if resets(r) {
+			g = admin.Critical
+		}
+		grade(g, "the driver asks for: %s", r)
 	}
 	if e := d.ECCUncorrected; e != nil && *e > firstErrors {
 		grade(admin.Degraded, "%d uncorrected errors of its memory since the run began", *e-firstErrors)
@@ -53,6 +53,42 @@ func judge(g GPU, d device, at time.Time, firstErrors uint64) admin.DeviceStatus
 		}
 	}
 	return s
+}
+
+// recovery is what the driver asks for; empty: nothing, or it does not say.
+func recovery(d device) string {
+	if d.Recovery == nil || *d.Recovery == "none" {
+		return ""
+	}
+	return *d.Recovery
+}
+
+// resets tells an action that takes the GPU away from one on its links alone.
+func resets(action string) bool {
+	return !strings.Contains(action, "p2p") && !strings.Contains(action, "imex")
+}
+
+// gone are words of the driver's errors for a GPU that does not come back by itself.
+var gone = []string{"lost", "requires reset", "reset required"}
+
+// unfit says why no process should be started on a GPU any more: it is lost,
+// the driver wants it reset, or its memory gave wrong bits since the run began.
+func unfit(d device, firstErrors uint64) string {
+	if d.Error != nil {
+		for _, word := range gone {
+			if strings.Contains(strings.ToLower(*d.Error), word) {
+				return *d.Error
+			}
+		}
+		return "" // it cannot be asked, which need not be its own fault
+	}
+	if r := recovery(d); r != "" && resets(r) {
+		return "the driver asks for: " + r
+	}
+	if e := d.ECCUncorrected; e != nil && *e > firstErrors {
+		return fmt.Sprintf("%d uncorrected errors of its memory since the run began", *e-firstErrors)
+	}
+	return ""
 }
 
 // unknown is a GPU of which nothing is known now, with what was known last.

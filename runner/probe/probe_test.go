@@ -60,16 +60,18 @@ func TestJudge(t *testing.T) {
 		first  uint64
 		want   admin.Grade
 		detail string
+		unfit  bool
 	}{
-		"well":              {[2]string{"", ""}, 2, admin.Healthy, ""},
-		"new errors":        {[2]string{"", ""}, 1, admin.Degraded, "1 uncorrected errors of its memory since the run began"},
-		"too hot":           {[2]string{`"power cap"`, `"power cap", "thermal, by hardware"`}, 2, admin.Degraded, "slowed down: thermal, by hardware"},
-		"to be reset":       {[2]string{`"none"`, `"gpu reset"`}, 0, admin.Critical, "the driver asks for: gpu reset"},
-		"to be drained":     {[2]string{`"none"`, `"drain p2p"`}, 2, admin.Degraded, "drain p2p"},
-		"an unknown action": {[2]string{`"none"`, `"action 99"`}, 2, admin.Critical, "action 99"},
-		"an old driver":     {[2]string{`"none"`, `null`}, 2, admin.Healthy, ""},
-		"no ECC":            {[2]string{`"ecc_uncorrected": 2`, `"ecc_uncorrected": null`}, 0, admin.Healthy, ""},
-		"lost":              {[2]string{`"error": null`, `"error": "GPU is lost"`}, 2, admin.Unknown, "GPU is lost"},
+		"well":              {[2]string{"", ""}, 2, admin.Healthy, "", false},
+		"new errors":        {[2]string{"", ""}, 1, admin.Degraded, "1 uncorrected errors of its memory since the run began", true},
+		"too hot":           {[2]string{`"power cap"`, `"power cap", "thermal, by hardware"`}, 2, admin.Degraded, "slowed down: thermal, by hardware", false},
+		"to be reset":       {[2]string{`"none"`, `"gpu reset"`}, 0, admin.Critical, "the driver asks for: gpu reset", true},
+		"to be drained":     {[2]string{`"none"`, `"drain p2p"`}, 2, admin.Degraded, "drain p2p", false},
+		"an unknown action": {[2]string{`"none"`, `"action 99"`}, 2, admin.Critical, "action 99", true},
+		"an old driver":     {[2]string{`"none"`, `null`}, 2, admin.Healthy, "", false},
+		"no ECC":            {[2]string{`"ecc_uncorrected": 2`, `"ecc_uncorrected": null`}, 0, admin.Healthy, "", false},
+		"lost":              {[2]string{`"error": null`, `"error": "GPU is lost"`}, 2, admin.Unknown, "GPU is lost", true},
+		"does not answer":   {[2]string{`"error": null`, `"error": "Timeout"`}, 2, admin.Unknown, "Timeout", false},
 	} {
 		l, err := parse([]byte(strings.Replace(good, c.change[0], c.change[1], 1)), []string{"GPU-a"})
 		if err != nil {
@@ -78,6 +80,9 @@ func TestJudge(t *testing.T) {
 		s := judge(GPU{"GPU-a", 3, "H200"}, l.Devices[0], time.Unix(5, 0), c.first)
 		if s.Status != c.want || !strings.Contains(s.Detail, c.detail) || c.detail == "" && s.Detail != "" || s.Index != 3 {
 			t.Errorf("%s: want %s %q, got %s %q", name, c.want, c.detail, s.Status, s.Detail)
+		}
+		if why := unfit(l.Devices[0], c.first); (why != "") != c.unfit || !strings.Contains(why, c.detail) && c.unfit {
+			t.Errorf("%s: unfit for %q, want %v", name, why, c.unfit)
 		}
 	}
 }
@@ -164,6 +169,24 @@ func TestASampleAges(t *testing.T) {
 	}
 	if still := w.Devices(d.At.Add(59 * time.Second))[0]; still.Status != admin.Healthy {
 		t.Errorf("a second earlier: got %+v", still)
+	}
+}
+
+// TestUnfitIsToldOnce: of a GPU that must not be used again its user hears
+// once, however often it is seen.
+func TestUnfitIsToldOnce(t *testing.T) {
+	var told []string
+	w := &Watch{c: Config{GPUs: []GPU{{"GPU-a", 3, "H200"}}, Tell: func(runner.Level, string) {}, Unfit: func(uuid, why string) { told = append(told, uuid+" "+why) }},
+		errors: map[string]uint64{}, barred: map[string]bool{}, newest: make([]admin.DeviceStatus, 1)}
+	for _, line := range []string{good, strings.Replace(good, `"none"`, `"gpu reset"`, 1), strings.Replace(good, `"none"`, `"node reboot"`, 1)} {
+		l, err := parse([]byte(line), []string{"GPU-a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.take(l, time.Unix(5, 0))
+	}
+	if len(told) != 1 || told[0] != "GPU-a GPU 3: the driver asks for: gpu reset" {
+		t.Errorf("told %q", told)
 	}
 }
 

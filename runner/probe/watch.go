@@ -25,6 +25,8 @@ type Config struct {
 	BackoffMin, BackoffMax, Lived time.Duration
 	// Tell hears of each end of the child, and of each first sample after it.
 	Tell func(level runner.Level, message string)
+	// Unfit hears once of each GPU that must not be used again, and why. May be nil.
+	Unfit func(uuid, reason string)
 }
 
 // Watch watches until its context is done.
@@ -36,6 +38,7 @@ type Watch struct {
 	mu     sync.Mutex // guards below
 	newest []admin.DeviceStatus
 	errors map[string]uint64 // uncorrected, at the first sample
+	barred map[string]bool   // told of as unfit
 	at     time.Time         // of the newest sample; zero: none
 	why    string            // nothing is known now
 	told   string            // of the last child's end
@@ -44,7 +47,7 @@ type Watch struct {
 
 // Start begins to watch; it ends with ctx.
 func Start(ctx context.Context, c Config) *Watch {
-	w := &Watch{c: c, done: make(chan struct{}), errors: map[string]uint64{}, why: "no sample yet"}
+	w := &Watch{c: c, done: make(chan struct{}), errors: map[string]uint64{}, barred: map[string]bool{}, why: "no sample yet"}
 	for _, g := range c.GPUs {
 		w.uuids = append(w.uuids, g.UUID)
 		w.newest = append(w.newest, admin.DeviceStatus{UUID: g.UUID, Index: g.Index, Name: g.Name})
@@ -170,6 +173,7 @@ func (w *Watch) once(ctx context.Context) error {
 
 // take keeps a sample.
 func (w *Watch) take(l line, at time.Time) {
+	var bar [][2]string
 	w.mu.Lock()
 	again := w.why != ""
 	w.at, w.why, w.told = at, "", ""
@@ -178,8 +182,17 @@ func (w *Watch) take(l line, at time.Time) {
 			w.errors[d.UUID] = *d.ECCUncorrected
 		}
 		w.newest[i] = judge(w.c.GPUs[i], d, at, w.errors[d.UUID])
+		if why := unfit(d, w.errors[d.UUID]); why != "" && !w.barred[d.UUID] {
+			w.barred[d.UUID] = true
+			bar = append(bar, [2]string{d.UUID, fmt.Sprintf("GPU %d: %s", w.c.GPUs[i].Index, why)})
+		}
 	}
 	w.mu.Unlock()
+	for _, b := range bar {
+		if w.c.Unfit != nil {
+			w.c.Unfit(b[0], b[1])
+		}
+	}
 	if again {
 		w.c.Tell(runner.Info, "GPUs are watched")
 	}

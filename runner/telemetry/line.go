@@ -27,7 +27,7 @@ func encode(e runner.Event) ([]byte, error) {
 	if e.Failure != nil {
 		f := *e.Failure
 		f.Message, f.Hint = fmt.Sprintf("%.1000s", f.Message), fmt.Sprintf("%.1000s", f.Hint)
-		f.Stderr, f.Traceback, f.StdoutNoise = nil, nil, nil
+		f.Stderr, f.Traceback, f.StdoutNoise, f.Kernel = nil, nil, nil, nil
 		e.Failure = &f
 	}
 	return marshal(e)

@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/google/renameio/v2"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -16,6 +15,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/hang"
 	"github.com/dflash-runner/dflash-runner/runner/lane"
 )
 
@@ -29,12 +29,16 @@ type launcher struct {
 
 	mu    sync.Mutex // guards below
 	lives map[runner.Worker]*process
+	ended map[runner.Worker]ended // launches that failed, newest of each
 }
 
 // Launch starts one life. See drive.Launcher.
 func (l *launcher) Launch(ctx context.Context, life runner.Life) (drive.Process, error) {
 	c := l.u.config
 	device := l.u.deviceOf(life.Worker)
+	if err := l.awaitRelease(ctx, life); err != nil {
+		return nil, err
+	}
 	p, err := worker.Launch(ctx, worker.Spec{
 		Life: life, Argv: []string{l.u.python.interpreter, "-m", "dflash_runner.serve"},
 		Env: l.environment(life), Dir: l.u.dir.path, Configuration: l.settings.configuration(life, l.u.dir, l.data, told(device)),
@@ -46,6 +50,9 @@ func (l *launcher) Launch(ctx context.Context, life runner.Life) (drive.Process,
 	if err != nil {
 		var died *worker.LaunchError
 		if errors.As(err, &died) {
+			l.mu.Lock()
+			l.ended[life.Worker] = ended{at: died.Failure.At}
+			l.mu.Unlock()
 			return nil, &drive.Died{Failure: died.Failure, Err: err}
 		}
 		return nil, err
@@ -129,9 +136,9 @@ func (p *process) Receive() (uint64, runner.Reply, *os.File, error) {
 	return seq, r, f, err
 }
 
-func (p *process) SignAge() time.Duration { return p.p.SignAge() }
-func (p *process) CloseLane()             { _ = p.lane.Close() } // a second close is no harm
-func (p *process) Done() <-chan struct{}  { return p.p.Done() }
+func (p *process) Vitals(deep bool) hang.Vitals { return p.p.Vitals(deep) }
+func (p *process) CloseLane()                   { _ = p.lane.Close() } // a second close is no harm
+func (p *process) Done() <-chan struct{}        { return p.p.Done() }
 
 // Kill ends the worker. One that was too late has its stacks asked for first.
 func (p *process) Kill(k core.Kill) {

@@ -44,12 +44,26 @@ func (u *up) watchGPUs(ctx context.Context) func() {
 	}
 }
 
+// barDevice has no worker started on a GPU any more. From any goroutine.
+func (u *up) barDevice(uuid, reason string) {
+	u.mu.Lock()
+	if u.unfit == nil {
+		u.unfit = map[string]string{}
+	}
+	u.unfit[uuid] = reason
+	loop := u.loop
+	u.mu.Unlock()
+	if loop != nil { // else enter passes it on
+		loop.Bar(uuid, reason)
+	}
+}
+
 // probing is how this run's GPUs are watched.
 func (u *up) probing() probe.Config {
 	c := probe.Config{First: probeFirst, Deadline: probeDeadline, BackoffMin: probeBackoffMin, BackoffMax: probeBackoffMax, Lived: probeLived,
 		Tell: func(level runner.Level, message string) {
 			u.observe(runner.Event{At: time.Now(), Level: level, Name: "probe", Message: message})
-		}}
+		}, Unfit: u.barDevice}
 	argv := []string{u.python.interpreter, "-m", "dflash_runner.probe", strconv.FormatFloat(probeEvery.Seconds(), 'g', -1, 64)}
 	for _, d := range u.plan.Devices {
 		c.GPUs = append(c.GPUs, probe.GPU{UUID: d.UUID, Index: d.Index, Name: d.Name})

@@ -186,7 +186,7 @@ func (u *up) workers(v drive.View, now time.Time) []admin.WorkerStatus {
 		if s.Pid > 0 {
 			s.RSSBytes = u.resident.of(s.Pid, now)
 		}
-		if w.State == "warming" {
+		if w.State == "warming" || w.State == "launching" {
 			s.Phase = u.phases[w.Worker]
 		}
 		out = append(out, s)

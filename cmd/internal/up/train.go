@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"maps"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/plugins/worker"
@@ -11,13 +12,10 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/hang"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
-
-// signOfLife is the oldest sign of life that is borne; a worker answers without
-// Python, so only a stopped process or a stuck kernel is as old.
-const signOfLife = 10 * time.Second
 
 // schedulerDeadline is how long one question to a scheduler may take.
 const schedulerDeadline = 2 * time.Second
@@ -135,8 +133,9 @@ func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *co
 		Evaluation: core.Evaluation{Every: runner.Step(c.Checkpoints.EverySteps), AtStart: true, AtEnd: true,
 			Heldout: uint32(c.Evaluate.HeldoutSamples), HeldoutChunk: heldoutChunk, Prompts: uint32(c.Evaluate.Prompts), PromptChunk: promptChunk, PromptsAtStart: promptsAtStart,
 			NewTokens: uint32(c.Evaluate.NewTokens), DecodeEvery: runner.Step(c.Evaluate.EverySteps)},
-		Restart: core.Restart{Budget: c.Failure.Restarts, Decay: c.Failure.Decay.D(), Base: c.Failure.BackoffMin.D(), Cap: c.Failure.BackoffMax.D()},
-		Deadlines: core.Deadlines{Launch: 2*c.Failure.Deadlines.Launch.D() + c.Failure.Deadlines.Configure.D() + warmUpSlack, WarmUp: c.WarmUp.Deadline.D() + warmUpSlack,
+		Restart: core.Restart{Budget: c.Failure.Restarts, Decay: c.Failure.Decay.D(), Base: c.Failure.BackoffMin.D(), Cap: c.Failure.BackoffMax.D(),
+			Jitter: c.Failure.Jitter, Seed: c.Run.Seed, Never: c.Workers.OnFailure == "stop"},
+		Deadlines: core.Deadlines{Launch: u.releaseLimit() + 2*c.Failure.Deadlines.Launch.D() + c.Failure.Deadlines.Configure.D() + warmUpSlack, WarmUp: c.WarmUp.Deadline.D() + warmUpSlack,
 			Order: c.Failure.Deadlines.Order.D(), Step: c.Failure.Deadlines.Order.D(), Abort: c.Failure.Deadlines.Order.D(), Image: c.Failure.Deadlines.Order.D(),
 			Evaluate: c.Failure.Deadlines.Order.D(), Drain: c.Failure.Deadlines.Drain.D(), Stop: 2 * c.Failure.Deadlines.Order.D()},
 	}
@@ -159,9 +158,10 @@ const (
 
 // driving joins everything into a loop's configuration.
 func (u *up) driving(p planned, l *launcher, st *store, j drive.Journal, k core.Config) drive.Config {
+	h := u.config.Failure.Hang
 	builtin := drive.Fixed{Seed: u.config.Run.Seed, Samples: p.planner.Plannable(), Draws: p.config.Draws}
 	return drive.Config{Core: k, Launcher: l, Builtin: builtin, Memory: memory{}, Store: st, Journal: j,
-		Observe: u.observe, Warming: u.warming, SchedulerDeadline: schedulerDeadline, SignOfLife: signOfLife,
+		Observe: u.observe, Warming: u.warming, SchedulerDeadline: schedulerDeadline, Hang: hang.Limits{Heartbeat: h.Heartbeat.D(), WarmUp: h.WarmUp.D(), Order: h.Order.D()},
 		Plannable: p.planner.Plannable(), Draws: p.config.Draws}
 }
 
@@ -171,7 +171,7 @@ func (u *up) newLauncher(s *settings, data dataset, runtime string) (*launcher, 
 	if _, err := rand.Read(b[:]); err != nil {
 		return nil, runner.Errorf(runner.Internal, "make nonce: %w", err)
 	}
-	return &launcher{u: u, settings: s, data: data, nonce: hex.EncodeToString(b[:]), runtime: runtime, lives: map[runner.Worker]*process{}}, nil
+	return &launcher{u: u, settings: s, data: data, nonce: hex.EncodeToString(b[:]), runtime: runtime, lives: map[runner.Worker]*process{}, ended: map[runner.Worker]ended{}}, nil
 }
 
 // enter makes the loop reachable for status and signals; a stop that came
@@ -179,8 +179,11 @@ func (u *up) newLauncher(s *settings, data dataset, runtime string) (*launcher, 
 func (u *up) enter(loop *drive.Loop, l *launcher, s *settings, st *store) {
 	u.mu.Lock()
 	u.loop, u.launcher, u.settings, u.store = loop, l, s, st
-	why, quick := u.stopping, u.quick
+	why, quick, unfit := u.stopping, u.quick, maps.Clone(u.unfit)
 	u.mu.Unlock()
+	for device, reason := range unfit {
+		loop.Bar(device, reason)
+	}
 	if why != "" {
 		loop.Stop(quick, why)
 	}

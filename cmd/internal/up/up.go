@@ -93,6 +93,7 @@ type up struct {
 	final        *drive.View              // once the loop is over
 	phases       map[runner.Worker]string // of warm-up
 	watch        *probe.Watch             // of the GPUs; nil on a CPU
+	unfit        map[string]string        // GPUs that are not used again, by UUID, and why
 	rate         rate
 	resident     residents
 	top1         *float64

@@ -24,13 +24,15 @@ func Failure(f runner.Failure) []string {
 	add(f.Signal == "", "exit code %d", f.ExitCode)
 	add(f.ForcedBySelf, "ended by this program")
 	add(f.OOMKilled != "", "killed for memory: %s", f.OOMKilled)
+	add(f.Follows != "", "after the death of %s, which it may come from", f.Follows)
+	add(f.Doing != "", "died at: %s", f.Doing)
 	add(f.LastOrder != "", "last order: %s", f.LastOrder)
 	add(f.LastSignMS >= 0, "last sign of life %s before", (time.Duration(f.LastSignMS) * time.Millisecond).String())
 	add(f.PeakBytes > 0, "peak memory %s", bytesText(f.PeakBytes))
 	for _, part := range []struct {
 		name string
 		text []string
-	}{{"traceback", f.Traceback}, {"stdout before the handshake", f.StdoutNoise}, {"last lines on stderr", f.Stderr}} {
+	}{{"kernel log", f.Kernel}, {"traceback", f.Traceback}, {"stdout before the handshake", f.StdoutNoise}, {"last lines on stderr", f.Stderr}} {
 		if len(part.text) == 0 {
 			continue
 		}

@@ -192,6 +192,7 @@ func deviceLines(last, next admin.Status) (lines []string) {
 }
 
 func failureLines(last, next admin.Status) (lines []string) {
+	var news []runner.Failure
 	for _, f := range next.Failures {
 		if f.At.Before(next.StartedAt) {
 			continue // of an earlier life: nothing that happens now
@@ -201,9 +202,12 @@ func failureLines(last, next admin.Status) (lines []string) {
 		}) {
 			continue
 		}
-		lines = append(lines, fmt.Sprintf("failure: %s.%d: %s: %s", f.Worker, f.Generation, f.Cause, oneLine(f.Message, 400)))
-		if f.Hint != "" {
-			lines = append(lines, "hint: "+oneLine(f.Hint, 400))
+		news = append(news, f)
+	}
+	for _, in := range runner.Incidents(news) {
+		lines = append(lines, "failure: "+incidentLine(in))
+		if in.First.Hint != "" {
+			lines = append(lines, "hint: "+oneLine(in.First.Hint, 400))
 		}
 	}
 	return lines

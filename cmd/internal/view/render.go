@@ -246,8 +246,10 @@ func (m model) troubles() (lines []string) {
 	if !m.status.State.Over() { // those of earlier lives are nothing that happens now
 		failures = slices.DeleteFunc(failures, func(f runner.Failure) bool { return f.At.Before(m.status.StartedAt) })
 	}
-	for _, f := range failures[max(0, len(failures)-shownFailures):] {
-		lines = append(lines, m.style.bad.Render(oneLine(fmt.Sprintf("  ! %s.%d %s: %s", f.Worker, f.Generation, f.Cause, f.Message), m.width)))
+	incidents := runner.Incidents(failures)
+	for _, in := range incidents[max(0, len(incidents)-shownFailures):] {
+		f := in.First
+		lines = append(lines, m.style.bad.Render(oneLine("  ! "+incidentLine(in), m.width)))
 		if f.Hint != "" {
 			lines = append(lines, oneLine("    hint: "+f.Hint, m.width))
 		}

@@ -53,6 +53,11 @@ func Summary(s admin.Summary) string {
 	if s.Next != "" { // an error's hint is printed with the error
 		row("next", "%s", oneLine(s.Next, 0))
 	}
+	if all := runner.Incidents(s.Failures); s.Exit == runner.ExitHopeless && len(all) > 0 {
+		for _, line := range Incident(all[len(all)-1]) {
+			b.WriteString(line + "\n")
+		}
+	}
 	return b.String()
 }
 

@@ -33,11 +33,14 @@ func TestSummary(t *testing.T) {
 	if !strings.Contains(Summary(full), "NOT lossless") {
 		t.Error("a loss must be seen")
 	}
-	poor := admin.Summary{Name: "x", Exit: 93, ExitReason: "nothing was trained", Skipped: 3, Degraded: []admin.Reason{{Name: "checkpoint", Detail: "disk full"}}, Failures: make([]runner.Failure, 2)}
+	poor := admin.Summary{Name: "x", Exit: 93, ExitReason: "nothing was trained", Skipped: 3, Degraded: []admin.Reason{{Name: "checkpoint", Detail: "disk full"}}, Failures: []runner.Failure{{Worker: drafter1, Generation: 1, Message: "no row"}, {Worker: drafter1, Generation: 2, Message: "no row", Hint: "make one"}}}
 	want = "run x ended with exit 93: nothing was trained\n  trained      0 steps, 0 rows, 0 samples, 0 tokens\n  skipped      3 samples\n" +
 		"  degraded     checkpoint: disk full\n  deaths       2, see `dflash-runner logs --failure`\n"
-	if got := Summary(poor); got != want {
-		t.Errorf("want\n%s\ngot\n%s", want, got)
+	if got := Summary(poor); !strings.HasPrefix(got, want) || !strings.Contains(got, "drafter/1.2 (") || !strings.Contains(got, "  no row\n  hint: make one\n") {
+		t.Errorf("want, with the report of the last death,\n%s\ngot\n%s", want, got)
+	}
+	if poor.Exit = 1; strings.Contains(Summary(poor), "make one") {
+		t.Error("a report stands in the summary of a run that may be tried again")
 	}
 }
 

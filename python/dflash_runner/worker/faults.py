@@ -8,9 +8,9 @@ The variable holds faults separated by commas, each `WORKER:POINT:COUNT:WHAT[:GE
   comes before the handshake.
 - COUNT says at which one, from 1; those of a step are counted apart.
 - WHAT is `exit` (code 3), `raise` (an uncaught error), `refuse` (`failed`, and the worker goes on),
-  `sigkill`, `hang` (for ever, lock released), `spin` (for ever, holding the interpreter lock), `nan`
-  (only `train`: the loss is not a number), `oom` (memory until killed, at most 4 GiB), or `device_oom`
-  (more memory of the GPU than it has).
+  `sigkill`, `hang` (for ever, lock released), `deadlock` (for ever, on a lock of its own), `spin` (for
+  ever, holding the interpreter lock), `nan` (only `train`: the loss is not a number), `oom` (memory until
+  killed, at most 4 GiB), or `device_oom` (more memory of the GPU than it has).
 - GENERATION is 1 where it is left out: a restarted worker is well again. `*` is any.
 
 Unset, as in every real run, nothing here does anything.
@@ -30,7 +30,7 @@ from dflash_runner.errors import Kind, WorkerError
 
 VARIABLE = "DFLASH_RUNNER_FAULT"
 NAN = "nan"
-_WHATS = ("exit", "raise", "refuse", "sigkill", "hang", "spin", NAN, "oom", "device_oom")
+_WHATS = ("exit", "raise", "refuse", "sigkill", "hang", "deadlock", "spin", NAN, "oom", "device_oom")
 _EXIT_CODE = 3
 _OOM_CHUNK_BYTES = 16 << 20
 _OOM_LIMIT_BYTES = 4 << 30
@@ -138,6 +138,10 @@ def _strike(fault: Fault) -> None:
     if fault.what == "hang":
         while True:  # in slices, so that signal handlers still run
             threading.Event().wait(1.0)
+    if fault.what == "deadlock":
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()  # no handler of Python's runs any more
     if fault.what == "spin":
         while True:  # one call into C that never gives the interpreter lock back
             re.match(r"(a+)+$", "a" * 64 + "b")

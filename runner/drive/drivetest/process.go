@@ -12,6 +12,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/hang"
 	"github.com/dflash-runner/dflash-runner/runner/lane"
 )
 
@@ -31,6 +32,8 @@ type Process struct {
 	ended   bool
 	failure *runner.Failure
 	frozen  time.Time
+	beats   bool // although frozen
+	spins   bool // likewise
 	kills   int
 	flood   bool
 }
@@ -168,14 +171,33 @@ func (p *Process) Freeze() {
 	p.frozen = time.Now()
 }
 
-// SignAge is 0 until it is frozen.
-func (p *Process) SignAge() time.Duration {
+// Deadlock has it answer nothing from here on, and compute nothing, alive.
+func (p *Process) Deadlock() { p.lock(false) }
+
+// Spin has it answer nothing from here on, and compute all the time.
+func (p *Process) Spin() { p.lock(true) }
+
+func (p *Process) lock(spins bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen, p.beats, p.spins = time.Now(), true, spins
+}
+
+// Vitals are those of a process that computes all the time, until it is frozen.
+func (p *Process) Vitals(bool) hang.Vitals {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.frozen.IsZero() {
-		return 0
+		return hang.Vitals{}
 	}
-	return time.Since(p.frozen)
+	if p.beats {
+		v := hang.Vitals{Counted: true}
+		if p.spins {
+			v.CPU = time.Since(p.frozen)
+		}
+		return v
+	}
+	return hang.Vitals{Heartbeat: time.Since(p.frozen), State: hang.Stopped}
 }
 
 // Kill ends it.

@@ -1,0 +1,41 @@
+package core
+
+import (
+	"fmt"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/life"
+)
+
+// barred is a device that no life is started on any more, and why.
+type barred struct{ device, reason string }
+
+// deviceUnfit bars a device. Who runs there goes on: its work is good as long
+// as it is done. Who waits to start there again has failed.
+func (c *Core) deviceUnfit(in DeviceUnfit) {
+	if c.barredFor(in.Device) != "" {
+		return
+	}
+	c.barred = append(c.barred[:len(c.barred):len(c.barred)], barred{in.Device, in.Reason})
+	c.emit(runner.Event{Level: runner.Alarm, Name: "device barred", Message: c.barredFor(in.Device)})
+	for i := range c.workers {
+		c.hold(&c.workers[i])
+	}
+}
+
+// barredFor says why a device is barred; empty where it is not.
+func (c *Core) barredFor(device string) string {
+	for _, b := range c.barred {
+		if b.device == device {
+			return fmt.Sprintf("%s is not used again: %s", b.device, b.reason)
+		}
+	}
+	return ""
+}
+
+// hold keeps a worker from being started on a barred device.
+func (c *Core) hold(w *worker) {
+	if why := c.barredFor(w.device); why != "" && w.life.State == life.Backoff && c.move(w, life.Bar) {
+		c.gaveUp(w, fmt.Sprintf("%v cannot be started again: %s", w.id, why))
+	}
+}
