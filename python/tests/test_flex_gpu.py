@@ -7,6 +7,7 @@ One process, one warm-up; what breaks a worker for good is undone before the nex
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import importlib
 import json
@@ -23,6 +24,7 @@ import torch
 from dflash_runner import config, flex
 from dflash_runner.attention import Attend, Rule
 from dflash_runner.certificate import Certificate
+from dflash_runner.compiled import Compiled
 from dflash_runner.communicator import Communicator
 from dflash_runner.config import FlexSettings
 from dflash_runner.errors import Kind, WorkerError
@@ -150,7 +152,9 @@ def struck(worker: Worker) -> Iterator[Worker]:
     yield worker
     gc.collect()
     torch.compiler.set_stance("fail_on_recompile")
-    worker.flex._compiled._refused = ""  # noqa: SLF001
+    for made in (worker.flex._compiled, *dataclasses.astuple(worker.trainer.operations)):  # noqa: SLF001
+        if isinstance(made, Compiled):
+            made._refused = ""  # noqa: SLF001
     worker.trainer.attention = worker.flex
     worker.trainer.drop()
     worker.watch.seal()
@@ -407,7 +411,7 @@ def first(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     certificate = replies[-1].certificate
     print(certificate)  # noqa: T201
     assert certificate.cache == "cold"
-    assert certificate.cache_hits == 0
+    assert certificate.cache_hits < certificate.cache_misses  # graphs of one run may be equal
     return kept
 
 
@@ -458,5 +462,5 @@ def test_a_worker_whose_cached_code_is_cut_short_gets_no_certificate(
         host.control.Configure(message(worker.directory), timeout=DEADLINE_S)
         with pytest.raises(grpc.RpcError) as refused:
             list(host.control.WarmUp(worker_pb2.WarmUpRequest(), timeout=DEADLINE_S))
-    assert "call compiled attention" in refused.value.details()
+    assert "call compiled " in refused.value.details()
     assert str(kept) in refused.value.details()
