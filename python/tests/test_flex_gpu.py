@@ -24,8 +24,8 @@ import torch
 from dflash_runner import config, flex
 from dflash_runner.attention import Attend, Rule
 from dflash_runner.certificate import Certificate
-from dflash_runner.compiled import Compiled
 from dflash_runner.communicator import Communicator
+from dflash_runner.compiled import Compiled
 from dflash_runner.config import FlexSettings
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.flex import Flex
