@@ -40,6 +40,7 @@ const (
 	Late    Fault = "late"    // it ends after it answered, where it creates
 	NaN     Fault = "nan"     // a vote that is not finite
 	Drift   Fault = "drift"   // a commit that others do not make so
+	Lie     Fault = "lie"     // a reply that fits its order's type and is not true
 )
 
 // ErrDied is how Serve ends at the fault Die.
@@ -51,13 +52,17 @@ type Worker struct {
 	Fault func(o runner.Order) Fault // nil: none
 	Sum   *Sum                       // nil: it does not wait for its peers
 	Gone  <-chan struct{}            // closed when the process is killed; nil: never
-	Died  func()                     // called when it dies while its lane is waited for
+	Wait  func(o runner.Order)       // what an order takes, before it is done; nil: nothing
+	How   int                        // which lie it tells
+	// Poison is a sample whose loss is not a number, plus one; 0: there is none.
+	Poison runner.Sample
+	Died   func() // called when it dies while its lane is waited for
 
 	mu      sync.Mutex // guards below
 	arenas  map[runner.Arena]mapped
-	rows    map[runner.Row]bool // pulled, not committed
-	void    uint64              // train and join before this seq are given up
-	aborted chan struct{}       // closed by the next abort
+	buffers [2]buffer
+	void    uint64        // train and join before this seq are given up
+	aborted chan struct{} // closed by the next abort
 
 	at    runner.Step // of the main thread alone, as all below
 	chain runner.Chain
@@ -65,6 +70,9 @@ type Worker struct {
 	comm  runner.Communicator
 	world uint32
 	votes []runner.RowLoss
+	part  Batch // of this rank's rows of the open step
+	total Batch // of all ranks
+	bad   bool  // a row of this rank's is poisoned
 	plain bool
 }
 
@@ -85,7 +93,7 @@ func Start() runner.Digest { return sha256.Sum256([]byte("start")) }
 // Serve works orders off until the worker is drained (nil), dies or loses its
 // lane. Pulls and aborts are taken at once, others one after another.
 func (w *Worker) Serve(l Lane) error {
-	w.arenas, w.rows, w.aborted, w.state = map[runner.Arena]mapped{}, map[runner.Row]bool{}, make(chan struct{}), Start()
+	w.arenas, w.aborted, w.state = map[runner.Arena]mapped{}, make(chan struct{}), Start()
 	defer w.close()
 	main := make(chan ask, 1024)
 	var wg sync.WaitGroup
@@ -134,7 +142,17 @@ func (w *Worker) take(l Lane, a ask) error {
 			defer a.file.Close()
 		}
 	}
+	var into *buffer
+	if o, ok := a.order.(runner.Pull); ok {
+		into = w.reserve(o.Row) // as the order comes, whatever the copy takes
+	}
+	if w.Wait != nil {
+		w.Wait(a.order)
+	}
 	fault := w.faultOf(a.order)
+	if into != nil && (fault == Refuse || fault == Broken) {
+		w.filled(into, nil, false)
+	}
 	switch fault {
 	case Die:
 		return ErrDied
@@ -151,7 +169,12 @@ func (w *Worker) take(l Lane, a ask) error {
 	if o, ok := a.order.(runner.CreateArena); ok {
 		return w.create(l, a.seq, o, fault)
 	}
-	for _, r := range w.do(a, fault) {
+	replies := w.do(a, into, fault)
+	if fault == Lie {
+		last := len(replies) - 1
+		replies[last] = lie(replies[last], w.How)
+	}
+	for _, r := range replies {
 		if err := l.SendReply(a.seq, r, nil); err != nil {
 			return err
 		}
@@ -170,7 +193,7 @@ func (w *Worker) create(l Lane, seq uint64, o runner.CreateArena, fault Fault) e
 	w.arenas[o.Arena] = mapped{f, o.SlotBytes}
 	w.mu.Unlock()
 	answer := runner.Created{Arena: o.Arena}
-	if fault == Outside {
+	if fault == Outside || fault == Lie {
 		answer.Arena++
 	}
 	if err := l.SendReply(seq, answer, f); err != nil || fault != Late {
@@ -207,7 +230,7 @@ func stale(what string) []runner.Reply {
 }
 
 // do carries one order out and gives its replies.
-func (w *Worker) do(a ask, fault Fault) []runner.Reply {
+func (w *Worker) do(a ask, into *buffer, fault Fault) []runner.Reply {
 	switch o := a.order.(type) {
 	case runner.MapArena:
 		w.mu.Lock()
@@ -217,7 +240,9 @@ func (w *Worker) do(a ask, fault Fault) []runner.Reply {
 	case runner.Produce:
 		return w.produce(o, fault)
 	case runner.Pull:
-		return w.pull(o)
+		r, body := w.pull(o)
+		w.filled(into, body, w.poisoned(o.RowPlan))
+		return one(r)
 	case runner.Join:
 		if w.isVoid(a.seq) {
 			return one(runner.Failed{Kind: runner.Canceled, Message: "aborted"})
@@ -294,57 +319,88 @@ func (w *Worker) produce(o runner.Produce, fault Fault) []runner.Reply {
 		Version: o.Version, CRC: crc, Tensors: []runner.Tensor{t}}})
 }
 
-// pull reads the slot and refuses whatever is not the row.
-func (w *Worker) pull(o runner.Pull) []runner.Reply {
+// poisoned reports whether a row holds the sample whose loss is not a number.
+func (w *Worker) poisoned(r runner.RowPlan) bool {
+	for _, p := range r.Pieces {
+		if p.Sample+1 == w.Poison {
+			return true
+		}
+	}
+	return false
+}
+
+// pull reads the slot and refuses whatever is not the row; the payload is nil then.
+func (w *Worker) pull(o runner.Pull) (runner.Reply, []byte) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	m, ok := w.arenas[o.Handle.Arena]
+	w.mu.Unlock()
 	if !ok {
-		return stale("pull")
+		return stale("pull")[0], nil
 	}
 	b := make([]byte, 64+payload)
 	if _, err := m.file.ReadAt(b, int64(uint64(o.Handle.Slot)*m.slotBytes)); err != nil {
-		return one(runner.Failed{Kind: runner.Internal, Message: err.Error()})
+		return runner.Failed{Kind: runner.Internal, Message: err.Error()}, nil
 	}
 	if binary.LittleEndian.Uint64(b[8:]) != uint64(o.Handle.Version) || binary.LittleEndian.Uint64(b[16:]) != uint64(o.Row) {
-		return stale("pull")
+		return stale("pull")[0], nil
 	}
 	if string(b[64:]) != string(body(o.RowPlan)) || crc32.ChecksumIEEE(b[64:]) != o.Handle.CRC {
-		return one(runner.Failed{Kind: runner.Internal, Message: "the payload is not the row's"})
+		return runner.Failed{Kind: runner.Internal, Message: "the payload is not the row's"}, nil
 	}
-	w.rows[o.Row] = true
-	return one(runner.Pulled{Row: o.Row, BusyUS: 1})
+	return runner.Pulled{Row: o.Row, BusyUS: 1}, b[64:]
 }
 
 func (w *Worker) train(seq uint64, o runner.Train, fault Fault) []runner.Reply {
 	w.mu.Lock()
-	held, aborted := o.Row == 0 || w.rows[o.Row], w.aborted
+	aborted := w.aborted
 	w.mu.Unlock()
-	switch {
-	case w.isVoid(seq):
+	if w.isVoid(seq) {
 		return one(runner.Failed{Kind: runner.Canceled, Message: "aborted"})
-	case o.Communicator != w.comm || o.Step != w.at+1 || !held:
+	}
+	var row buffer
+	held := true
+	if o.Row != 0 {
+		row, held = w.held(o.Row)
+	}
+	if o.Communicator != w.comm || o.Step != w.at+1 || !held {
 		return stale("train")
 	}
 	if o.Micro == 0 {
-		w.votes = nil
+		w.votes, w.part, w.bad = nil, Batch{}, false
 	}
 	if o.Row != 0 {
-		w.votes = append(w.votes, runner.RowLoss{Row: o.Row, Numerator: 1 / float64(o.Step), Denominator: 1})
+		v := runner.RowLoss{Row: o.Row, Numerator: 1 / float64(o.Step), Denominator: 1}
+		if row.poisoned {
+			v.Numerator, w.bad = math.NaN(), true
+		}
+		w.votes = append(w.votes, v)
+		w.part.Add(row.part)
 	}
 	t := runner.Trained{Step: o.Step, Micro: o.Micro, Row: o.Row, BusyUS: 1}
 	if !o.Last {
+		w.markTrained(o.Row)
 		return one(t)
 	}
-	if w.Sum != nil && !w.Sum.wait(o.Communicator, w.world, aborted, w.Gone) {
-		return one(runner.Failed{Kind: runner.Unavailable, Message: "the sum was broken off"})
+	if w.total = (Batch{}); w.Sum != nil {
+		total, ok := w.Sum.wait(o.Communicator, w.world, w.part, aborted, w.Gone)
+		if !ok {
+			return one(runner.Failed{Kind: runner.Unavailable, Message: "the sum was broken off"})
+		}
+		w.total = total
 	}
-	v := runner.Voted{At: o.At, Rows: w.votes, Weight: math.Float32bits(8), Norm: math.Float32bits(float32(o.Step) + 0.5), Finite: true}
+	w.markTrained(o.Row)
+	return []runner.Reply{t, w.vote(o, fault)}
+}
+
+// vote is what a rank says of its share; the norm names the sum in its low bits.
+func (w *Worker) vote(o runner.Train, fault Fault) runner.Voted {
+	v := runner.Voted{At: o.At, Rows: w.votes, Weight: math.Float32bits(8),
+		Norm: math.Float32bits(float32(o.Step)+0.5) ^ uint32(w.total[0]&0xfff), Finite: !w.bad}
 	if fault == NaN && len(v.Rows) > 0 {
 		v.Finite = false
 		v.Rows[0].Numerator = math.NaN()
 	}
-	return []runner.Reply{t, v}
+	return v
 }
 
 func (w *Worker) commit(o runner.Commit, fault Fault) []runner.Reply {
@@ -353,16 +409,18 @@ func (w *Worker) commit(o runner.Commit, fault Fault) []runner.Reply {
 	}
 	if o.Step == w.at+1 {
 		w.at, w.chain = o.Step, o.Chain
-		w.state = sha256.Sum256(append(w.state[:], o.Chain[:]...))
+		h := sha256.New()
+		h.Write(w.state[:])
+		h.Write(o.Chain[:])
+		for _, x := range w.total {
+			h.Write(binary.LittleEndian.AppendUint64(nil, x))
+		}
+		w.state = runner.Digest(h.Sum(nil))
 		if fault == Drift {
 			w.state[0]++
 		}
 	}
-	w.mu.Lock()
-	for _, v := range w.votes {
-		delete(w.rows, v.Row)
-	}
-	w.mu.Unlock()
+	w.drop(w.votes)
 	w.votes = nil
 	return one(runner.Committed{Step: o.Step})
 }

@@ -31,6 +31,7 @@ type Process struct {
 	ended   bool
 	failure *runner.Failure
 	frozen  time.Time
+	thaw    chan struct{} // closed when it goes on
 	kills   int
 	flood   bool
 }
@@ -68,8 +69,12 @@ func (p *Process) WarmUp(ctx context.Context, progress func(string, uint32, uint
 			return runner.Certificate{}, err
 		}
 	}
+	took := l.Warm
+	if took == 0 {
+		took = time.Second
+	}
 	select {
-	case <-time.After(time.Second):
+	case <-time.After(took):
 		return runner.Certificate{Fingerprint: "model", Attention: "sdpa"}, nil
 	case <-p.gone:
 		return runner.Certificate{}, runner.Errorf(runner.Unavailable, "warm up: the process is gone")
@@ -143,7 +148,27 @@ func (p *Process) Receive() (uint64, runner.Reply, *os.File, error) {
 }
 
 // BreakLane has the loop find a frame that breaks the rules.
-func (p *Process) BreakLane() { p.broken <- runner.Errorf(runner.Invalid, "decode reply: garbage") }
+func (p *Process) BreakLane() { p.breakLane(runner.Errorf(runner.Invalid, "decode reply: garbage")) }
+
+// DropLane closes its end of the lane, and it lives on.
+func (p *Process) DropLane() { p.breakLane(io.EOF) }
+
+// breakLane does nothing where the lane is broken already.
+func (p *Process) breakLane(err error) {
+	select {
+	case p.broken <- err:
+	default:
+	}
+}
+
+// Say has it answer an order that it may not have been given.
+func (p *Process) Say(seq uint64, r runner.Reply) {
+	select {
+	case p.replies <- reply{seq: seq, r: r}:
+	case <-p.gone:
+	default: // nobody reads: it is full
+	}
+}
 
 // Flood has it answer an order that it was not given, without end.
 func (p *Process) Flood() {
@@ -165,7 +190,36 @@ func (p *Process) CloseLane() { close(p.closed) }
 func (p *Process) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.frozen = time.Now()
+	if p.frozen.IsZero() {
+		p.frozen, p.thaw = time.Now(), make(chan struct{})
+	}
+}
+
+// Thaw has it go on, as SIGCONT does.
+func (p *Process) Thaw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.frozen.IsZero() {
+		p.frozen = time.Time{}
+		close(p.thaw)
+	}
+}
+
+// still waits while it is frozen; false when it ended meanwhile.
+func (p *Process) still() bool {
+	for {
+		p.mu.Lock()
+		frozen, thaw := !p.frozen.IsZero(), p.thaw
+		p.mu.Unlock()
+		if !frozen {
+			return true
+		}
+		select {
+		case <-thaw:
+		case <-p.gone:
+			return false
+		}
+	}
 }
 
 // SignAge is 0 until it is frozen.
@@ -183,6 +237,7 @@ func (p *Process) Kill(k core.Kill) {
 	p.mu.Lock()
 	p.kills++
 	p.mu.Unlock()
+	p.pass(p.launcher.Ladder)
 	p.end(&runner.Failure{Worker: p.life.Worker, Generation: p.life.Generation, Role: p.life.Worker.Role, Cause: k.Cause,
 		Message: k.Message, Hint: k.Hint, Traceback: k.Traceback, Signal: "SIGKILL", ForcedBySelf: true})
 }
@@ -223,6 +278,10 @@ func (p *Process) Kills() int {
 func (p *Process) ReceiveOrder() (uint64, runner.Order, *os.File, error) {
 	select {
 	case a := <-p.orders:
+		if !p.still() {
+			closeFile(a)
+			return 0, nil, nil, io.EOF
+		}
 		return a.seq, a.order, a.file, nil
 	case <-p.gone:
 		return 0, nil, nil, io.EOF
@@ -239,11 +298,7 @@ func (p *Process) SendReply(seq uint64, r runner.Reply, f *os.File) error {
 		return io.ErrClosedPipe
 	default:
 	}
-	p.mu.Lock()
-	frozen := !p.frozen.IsZero()
-	p.mu.Unlock()
-	if frozen {
-		<-p.gone
+	if !p.still() {
 		return io.ErrClosedPipe
 	}
 	own := reply{seq: seq, r: r}
@@ -271,8 +326,20 @@ func (p *Process) run(w *Worker) {
 	default:
 		p.Die()
 	}
+	time.Sleep(p.launcher.Reap)
 	for len(p.orders) > 0 {
 		closeFile(<-p.orders)
+	}
+}
+
+// pass lets some time of its life pass.
+func (p *Process) pass(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-time.After(d):
+	case <-p.gone:
 	}
 }
 
@@ -281,8 +348,14 @@ type Launcher struct {
 	Before func(ctx context.Context, life runner.Life) error // of a launch; an error fails it
 	WarmUp func(ctx context.Context, p *Process) error       // an error fails the warm-up
 	Fault  func(p *Process, o runner.Order) Fault
+	Wait   func(p *Process, o runner.Order) time.Duration // what an order takes; nil: nothing
+	How    func(p *Process) int                           // which lies it tells; nil: the first
+	Poison runner.Sample                                  // as Worker has it
 	Sum    Sum
-	Linger bool // lanes outlive their processes, as one does that a stranger holds
+	Warm   time.Duration // what warm-up takes; 0: a second
+	Ladder time.Duration // from a kill to the end
+	Reap   time.Duration // from the end to the reaping
+	Linger bool          // lanes outlive their processes, as one does that a stranger holds
 
 	mu      sync.Mutex // guards below
 	all     []*Process
@@ -299,7 +372,13 @@ func (l *Launcher) Launch(ctx context.Context, life runner.Life) (drive.Process,
 	}
 	p := &Process{life: life, launcher: l, orders: make(chan ask, 64), replies: make(chan reply, 64), broken: make(chan error, 1),
 		closed: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{})}
-	w := &Worker{ID: life.Worker, Sum: &l.Sum, Gone: p.gone, Died: p.Die}
+	w := &Worker{ID: life.Worker, Sum: &l.Sum, Gone: p.gone, Died: p.Die, Poison: l.Poison}
+	if l.Wait != nil {
+		w.Wait = func(o runner.Order) { p.pass(l.Wait(p, o)) }
+	}
+	if l.How != nil {
+		w.How = l.How(p)
+	}
 	if l.Fault != nil {
 		w.Fault = func(o runner.Order) Fault { return l.Fault(p, o) }
 	}
@@ -322,6 +401,15 @@ func (l *Launcher) MostWarming() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.most
+}
+
+// Sweep closes what dead processes sent and nobody took, once the loop is over.
+func (l *Launcher) Sweep() {
+	for _, p := range l.All() {
+		for len(p.replies) > 0 {
+			closeFile(ask{file: (<-p.replies).file})
+		}
+	}
 }
 
 // All gives every process that was started, in order.
