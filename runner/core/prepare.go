@@ -100,6 +100,9 @@ func (c *Core) prepare() (acted bool) {
 			ready = ready && w.mapped(owner.arena)
 		}
 		if ready && c.move(w, life.Prepared) {
+			if c.lacks(w) {
+				c.noImage = none // there may be memory for one now
+			}
 			c.emit(of(w, runner.Info, "worker ready", ""))
 			acted = true
 		}

@@ -95,6 +95,26 @@ func TestNoMemoryForAnImage(t *testing.T) {
 	}
 }
 
+// A replacement needs an image of the decided step. Where there was no memory
+// for it, one more is asked for once the replacement is ready; where there is
+// none again the run ends, instead of waiting for ever.
+func TestAReplacementWhoseImageCouldNotBeMade(t *testing.T) {
+	for name, back := range map[string]bool{"memory comes back": true, "there is none again": false} {
+		t.Run(name, func(t *testing.T) {
+			s := setup{targets: 1, drafters: 2, micros: 1, steps: 3, slots: 2, imageEvery: 1, budget: 9}
+			x := stage(t, s, func(*world) bool { return true })
+			x.noMemory = true
+			x.until(func(w *world) bool { return w.core.noImage == 2 })
+			x.die(&x.procs[2])
+			x.noMemory = !back
+			f := x.over()
+			if back && f.Code != runner.ExitDone || !back && (f.Code != runner.ExitFailed || !strings.Contains(f.Reason, "drafter/1 cannot be given the state of step 2")) {
+				t.Errorf("finished with %+v at step %d", f, x.core.decided)
+			}
+		})
+	}
+}
+
 // Two valid images stay in memory, and the plans that a restore to the older
 // one follows.
 func TestImagesInMemory(t *testing.T) {
