@@ -121,18 +121,32 @@ func (w *Worker) Serve(l Lane) error {
 				return err
 			}
 		case runner.Drain:
-			switch w.faultOf(o) {
-			case Hang:
-				<-w.Gone
-				return ErrDied
-			case Die:
-				return ErrDied
+			if over, err := w.drain(l, seq, o); over || err != nil {
+				return err
 			}
-			return l.SendReply(seq, runner.Drained{}, nil)
 		default:
 			main <- ask{seq, o, f}
 		}
 	}
+}
+
+// drain answers the last order; over says that the worker ends.
+func (w *Worker) drain(l Lane, seq uint64, o runner.Order) (over bool, err error) {
+	if w.Wait != nil {
+		w.Wait(o)
+	}
+	switch w.faultOf(o) {
+	case Hang:
+		<-w.Gone
+		return true, ErrDied
+	case Die:
+		return true, ErrDied
+	case Refuse, Broken:
+		return false, l.SendReply(seq, runner.Failed{Kind: runner.Unavailable, Message: "refused on purpose"}, nil)
+	case Lie, Wrong:
+		return false, l.SendReply(seq, lie(runner.Drained{}, w.How), nil)
+	}
+	return true, l.SendReply(seq, runner.Drained{}, nil)
 }
 
 // take answers one order.

@@ -122,6 +122,7 @@ func duplicate(f *os.File) (*os.File, error) {
 // Receive gives replies, also those from before a death.
 func (p *Process) Receive() (uint64, runner.Reply, *os.File, error) {
 	if p.flooding() {
+		p.pass(p.launcher.Ladder / 100) // a bubble's time stands while anybody runs
 		select {
 		case <-p.gone:
 			return 0, nil, nil, io.EOF
@@ -256,6 +257,9 @@ func (p *Process) end(f *runner.Failure) {
 		close(p.gone)
 	}
 }
+
+// Gone is closed when it dies, which is before it is reaped.
+func (p *Process) Gone() <-chan struct{} { return p.gone }
 
 // Done is closed once its goroutines have ended.
 func (p *Process) Done() <-chan struct{} { return p.done }

@@ -1,0 +1,191 @@
+package drive_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/image"
+	"github.com/dflash-runner/dflash-runner/runner/journal"
+)
+
+// outcome is what a run came to.
+type outcome struct {
+	Committed, Rows, Samples, Skipped, Excluded uint64
+	Epochs                                      uint32
+	Chain, Parameters                           string
+}
+
+// world is a run over all its supervisors' lives.
+type world struct {
+	t      *testing.T
+	s      scene
+	dir    string // what is on the disk now
+	struck *table // nil: undisturbed
+	here   table  // cells of this history
+	left   int    // strikes to come
+
+	purpose func(t *term, r runner.Record) // strikes at records; nil: none
+	order   func(t *term, id runner.Life, o runner.Order) bool
+	hits    int // of purpose and order
+
+	mu     sync.Mutex // guards below
+	log    []string
+	events []string
+}
+
+func newWorld(t *testing.T, s scene, dir string) *world {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, s: s, dir: dir, left: 10}
+	if s.aim != nil {
+		w.left = 20
+	}
+	return w
+}
+
+func (w *world) note(format string, a ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log = append(w.log, time.Now().Format("05.000000 ")+fmt.Sprintf(format, a...))
+}
+
+// saw keeps the last events.
+func (w *world) saw(e runner.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	who := ""
+	if e.Worker != nil {
+		who = runner.Life{Worker: *e.Worker, Generation: e.Generation}.String()
+	}
+	w.events = append(w.events, fmt.Sprintf("%s %s %s step %d: %s", e.At.Format("05.000000"), e.Name, who, e.Step, e.Message))
+	w.events = w.events[max(0, len(w.events)-60):]
+}
+
+func (w *world) said() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Join(w.log, "\n") + "\nthe last events:\n" + strings.Join(w.events, "\n")
+}
+
+// undisturbed runs it whole.
+func (w *world) undisturbed() outcome {
+	w.left = 0
+	return w.toTheEnd()
+}
+
+// toTheEnd starts supervisors until one ends with 0, and reads what it left.
+func (w *world) toTheEnd() outcome {
+	w.t.Helper()
+	for n := 1; ; n++ {
+		if n > 25 {
+			w.t.Errorf("want the run done after so many lives")
+			return outcome{}
+		}
+		t := newTerm(w, n)
+		f := t.run()
+		if w.t.Failed() {
+			return outcome{}
+		}
+		if t.dead {
+			w.note("life %d was killed", n)
+			w.dir = t.left
+			continue
+		}
+		w.note("life %d ended with %d: %s", n, f.Code, f.Reason)
+		w.verify()
+		if f.Code == runner.ExitDone {
+			return w.outcome()
+		}
+		if _, may := t.excuse[f.Code]; !may {
+			w.t.Errorf("life %d ended with %d, %s; want one of %v", n, f.Code, f.Reason, t.excuse)
+			return outcome{}
+		}
+	}
+}
+
+// verify proves the journal from its files.
+func (w *world) verify() journal.Report {
+	w.t.Helper()
+	rep, err := journal.Verify(filepath.Join(w.dir, "journal"), journal.Facts{Index: w.s.index, Config: w.s.rows, BitIdentical: true})
+	if err != nil {
+		w.t.Errorf("I6: %v", err)
+	}
+	return rep
+}
+
+// outcome reads the journal and the checkpoints of a run that is done.
+func (w *world) outcome() outcome {
+	w.t.Helper()
+	rep := w.verify()
+	all, err := image.List(w.dir)
+	if err != nil || len(all) == 0 || !rep.Ended {
+		w.t.Errorf("want a checkpoint and an end, got %v, %v, %+v", all, err, rep)
+		return outcome{}
+	}
+	for _, c := range all {
+		if _, err := image.Verify(c.Path); err != nil {
+			w.t.Error(err)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(w.dir, ".partial-*")); err != nil || len(left) > 0 {
+		w.t.Errorf("want no half checkpoints left, got %v, %v", left, err)
+	}
+	last := all[len(all)-1].Facts
+	if uint64(last.Step) != uint64(rep.Committed) {
+		w.t.Errorf("want a checkpoint of step %d, got one of %d", rep.Committed, last.Step)
+	}
+	return outcome{Committed: uint64(rep.Committed), Rows: uint64(rep.Rows), Samples: uint64(rep.Samples), Skipped: uint64(rep.Skipped),
+		Excluded: uint64(rep.Excluded), Epochs: uint32(rep.Epochs), Chain: last.Chain, Parameters: last.Parameters}
+}
+
+// open goes on with the journal, or begins one, as `up` does.
+func (w *world) open() (*journal.Writer, *core.Resume) {
+	w.t.Helper()
+	dir := filepath.Join(w.dir, "journal")
+	if all, err := filepath.Glob(filepath.Join(dir, "*.journal")); err != nil || len(all) == 0 {
+		j, err := journal.Create(dir, journal.RunID{1})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return j, nil
+	}
+	if err := image.Sweep(w.dir); err != nil {
+		w.t.Fatal(err)
+	}
+	var v journal.Recover
+	any := false
+	j, _, err := journal.Open(dir, func(e journal.Entry) error { any = true; return v.Visit(e) })
+	if err != nil {
+		w.t.Fatalf("open the journal again: %v", err)
+	}
+	if !any {
+		return j, nil
+	}
+	s := v.State()
+	return j, &core.Resume{Lineage: s.Lineage, Excluded: s.Excluded, Arranged: s.Arranged, Plans: s.Plans, Committed: s.Committed,
+		Checkpoints: w.there(s.Checkpoints), Evaluations: s.Evaluations, Rows: s.Rows, Skipped: s.Skipped}
+}
+
+// there gives the checkpoints whose directories hold what the journal names.
+func (w *world) there(all []runner.CheckpointRecord) (found []runner.CheckpointRecord) {
+	newest := map[string]int{}
+	for i, c := range all {
+		newest[c.Name] = i
+	}
+	for i, c := range all {
+		f, err := image.ReadFacts(filepath.Join(w.dir, c.Name))
+		if newest[c.Name] == i && err == nil && f.Step == c.Step && f.Image == fmt.Sprintf("%x", c.Image) {
+			found = append(found, c)
+		}
+	}
+	return found
+}
