@@ -24,7 +24,7 @@ func (j mortalJournal) Append(r runner.Record) error {
 	if err := j.append(r); err != nil {
 		return err
 	}
-	if f := j.t.w.purpose; f != nil {
+	if f := j.t.w.on.appended; f != nil {
 		f(j.t, r)
 	}
 	return nil
@@ -43,6 +43,14 @@ func (j mortalJournal) append(r runner.Record) error {
 	}
 	err := t.file.Append(r)
 	t.size = t.length()
+	switch r := r.(type) {
+	case runner.CommitRecord:
+		t.decided = r.Step
+	case runner.PlanRecord:
+		if r.Plan.Step == t.decided+1 {
+			t.next = t.size
+		}
+	}
 	return err
 }
 
@@ -63,7 +71,11 @@ func (j mortalJournal) Sync(done func(error)) {
 			if err == nil && !t.dead {
 				t.synced = max(t.synced, at)
 			}
+			open, step := t.next > 0 && t.next <= t.synced && !t.dead, t.decided+1
 			t.mu.Unlock()
+			if f := t.w.on.durable; open && f != nil {
+				f(t, step)
+			}
 			done(err)
 		})
 	}
@@ -78,6 +90,9 @@ type mortalStore struct {
 
 func (s mortalStore) Open(name string, want runner.Digest) (drive.Region, error) {
 	time.Sleep(upTo(s.t.random("open", name), 6*time.Millisecond)) // of the bubble's time
+	if f := s.t.w.on.opening; f != nil {
+		f(s.t)
+	}
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
 	return s.inner.Open(name, want)
@@ -117,6 +132,9 @@ func (d mortalDisk) Copy(to, from *os.File, size uint64) error {
 		}
 		d.t.mu.Unlock()
 		time.Sleep(300 * time.Microsecond) // of the bubble's time
+		if f := d.t.w.on.copying; f != nil {
+			f(d.t, at+int64(len(b)))
+		}
 		d.t.mu.Lock()
 		if d.t.dead {
 			return errDead

@@ -104,7 +104,7 @@ func (t *term) wait(p *drivetest.Process, o runner.Order) time.Duration {
 
 // fault gives the fault that was armed for a life, once.
 func (t *term) fault(p *drivetest.Process, o runner.Order) drivetest.Fault {
-	if f := t.w.order; f != nil && f(t, p.Life(), o) {
+	if f := t.w.on.order; f != nil && f(t, p.Life(), o) {
 		return drivetest.Die
 	}
 	t.arms.Lock()

@@ -36,10 +36,12 @@ type term struct {
 	left     string     // the disk as it was then
 	size     int64      // of the journal
 	synced   int64      // so much of it is durable
-	broken   string     // "append" or "sync": the journal's next one fails
-	room     int64      // bytes of checkpoints until the disk is full; negative: no bound
-	refuse   bool       // the next image gets no memory
-	schedule string     // how the scheduler's next answer is bad
+	decided  runner.Step
+	next     int64  // where the plan of the step after it ends; 0: not known
+	broken   string // "append" or "sync": the journal's next one fails
+	room     int64  // bytes of checkpoints until the disk is full; negative: no bound
+	refuse   bool   // the next image gets no memory
+	schedule string // how the scheduler's next answer is bad
 
 	arms     sync.Mutex // guards below
 	armed    map[runner.Life]drivetest.Fault

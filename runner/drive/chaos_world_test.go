@@ -31,13 +31,20 @@ type world struct {
 	here   table  // cells of this history
 	left   int    // strikes to come
 
-	purpose func(t *term, r runner.Record) // strikes at records; nil: none
-	order   func(t *term, id runner.Life, o runner.Order) bool
-	hits    int // of purpose and order
+	on hooks // strikes on purpose
 
 	mu     sync.Mutex // guards below
 	log    []string
 	events []string
+}
+
+// hooks are called at moments that a test strikes at; nil: nothing is done.
+type hooks struct {
+	appended func(t *term, r runner.Record)                           // a record is in the file, nothing after it was done
+	durable  func(t *term, next runner.Step)                          // the plan of the next step is, and the step undecided
+	order    func(t *term, id runner.Life, o runner.Order) (die bool) // before it is done
+	copying  func(t *term, at int64)                                  // so much of a checkpoint is written
+	opening  func(t *term)                                            // a checkpoint
 }
 
 func newWorld(t *testing.T, s scene, dir string) *world {
