@@ -156,7 +156,7 @@ func newestParameters(t *testing.T, h *home, run string) string {
 func (c *chaos) print(t *testing.T) {
 	t.Helper()
 	t.Logf("%d histories, %d lives of supervisors; at most %d descriptors, %d MB", c.histories, c.lives, c.most.descriptors, c.most.resident>>20)
-	for title, table := range map[string]map[string]int{"strikes": c.tally, "deaths by cause": c.deaths} {
+	for title, table := range map[string]map[string]int{"strikes": c.tally, "workers at strikes": c.states, "deaths by cause": c.deaths} {
 		var b strings.Builder
 		for _, k := range slices.Sorted(maps.Keys(table)) {
 			fmt.Fprintf(&b, "\n%6d  %s", table[k], k)

@@ -98,6 +98,7 @@ func (s *strikes) strike() {
 		{"SIGSTOP, then SIGCONT to the supervisor", s.pauseSupervisor},
 		{"SIGTERM to the supervisor", s.stop},
 		{"full disk", s.fill},
+		{"full disk", s.fill},
 	}
 	k := kinds[s.rand.IntN(len(kinds))]
 	moment, there := s.moment()
@@ -108,6 +109,7 @@ func (s *strikes) strike() {
 	}
 	s.note("%s at %s: step %d, %s %s %s", k.what, moment, now.Step, w.Name, w.State, w.Order)
 	s.c.tally[k.what]++
+	s.c.states[fmt.Sprintf("%s %s %s", w.Role, w.State, w.Order)]++
 	k.do(now, w)
 }
 

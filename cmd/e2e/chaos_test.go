@@ -37,7 +37,7 @@ func TestChaos_Workers(t *testing.T) {
 		inNamespace(t)
 		return
 	}
-	c := &chaos{t: t, tally: map[string]int{}}
+	c := &chaos{t: t, tally: map[string]int{}, states: map[string]int{}, deaths: map[string]int{}}
 	c.want(t)
 	began, last := time.Now(), time.Duration(0)
 	for n := 0; !t.Failed() && c.more(n, time.Since(began), last); n++ {
@@ -85,6 +85,7 @@ type chaos struct {
 	reference undisturbed
 	digest    string         // of the last checkpoint's parameters
 	tally     map[string]int // strikes by what they were
+	states    map[string]int // likewise, by what the worker was at that they were about
 	histories int
 	lives     int // of supervisors
 	deaths    map[string]int
@@ -108,7 +109,7 @@ func (c *chaos) want(t *testing.T) {
 	r.wait().want(t, 0, "up, undisturbed")
 	c.reference = undisturbed{history: survivors(t, h.journal("whole")), summary: summaryOf(t, h, "whole"), export: read(t, h.path("whole", "export", "model.safetensors"))}
 	c.digest = newestParameters(t, h, "whole")
-	c.most, c.deaths = w.most, map[string]int{}
+	c.most = w.most
 	if c.reference.history.last != steps {
 		t.Fatalf("reference: want %d steps, got %d", steps, c.reference.history.last)
 	}
@@ -151,7 +152,7 @@ func (c *chaos) history(t *testing.T, seed uint64) {
 			t.Logf("-chaos.seed=%d struck so:\n%s", seed, s.said())
 		}
 	}()
-	s.left = 2 + s.rand.IntN(4)
+	s.left = 3 + s.rand.IntN(6)
 	for life := 0; !s.done; life++ {
 		if life > 14 {
 			t.Fatal("want the run done after so many lives")
