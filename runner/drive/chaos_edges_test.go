@@ -67,6 +67,7 @@ func (j mortalJournal) Sync(done func(error)) {
 		go done(unix.EIO)
 	default:
 		t.file.Sync(func(err error) {
+			time.Sleep(t.syncs()) // of the bubble's time: until then it is not known to be durable
 			t.mu.Lock()
 			if err == nil && !t.dead {
 				t.synced = max(t.synced, at)
@@ -79,6 +80,18 @@ func (j mortalJournal) Sync(done func(error)) {
 			done(err)
 		})
 	}
+}
+
+// syncs draws what a sync takes: now and then longer than a step.
+func (t *term) syncs() time.Duration {
+	t.arms.Lock()
+	t.counts["sync"]++
+	r := t.random("sync", t.counts["sync"])
+	t.arms.Unlock()
+	if r.IntN(8) == 0 {
+		return upTo(r, 2*late)
+	}
+	return upTo(r, 3*time.Millisecond)
 }
 
 // mortalStore keeps checkpoints until the supervisor is killed. t.mu is held
