@@ -2,15 +2,11 @@ package drivetest
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
-	"hash/crc32"
-	"math"
 	"os"
 	"sync"
 
 	"github.com/dflash-runner/dflash-runner/runner"
-	"github.com/dflash-runner/dflash-runner/runner/arena"
 )
 
 // Sizes of what the model works with.
@@ -130,6 +126,24 @@ func (w *Worker) Serve(l Lane) error {
 	}
 }
 
+// fail is a fault instead of what was asked for: an answer, or an end.
+func (w *Worker) fail(fault Fault) (runner.Reply, error) {
+	switch fault {
+	case Die:
+		return nil, ErrDied
+	case Hang:
+		<-w.Gone
+		return nil, ErrDied
+	case Refuse:
+		return runner.Failed{Kind: runner.Invalid, Message: "refused on purpose", Hint: "none"}, nil
+	case Broken:
+		return runner.Failed{Kind: runner.Fatal, Message: "broken on purpose", Traceback: []string{"File model, line 1"}}, nil
+	case Wrong:
+		return runner.Drained{}, nil
+	}
+	return nil, nil
+}
+
 // drain answers the last order; over says that the worker ends.
 func (w *Worker) drain(l Lane, seq uint64, o runner.Order) (over bool, err error) {
 	if w.Wait != nil {
@@ -167,18 +181,10 @@ func (w *Worker) take(l Lane, a ask) error {
 	if into != nil && (fault == Refuse || fault == Broken) {
 		w.filled(into, nil, false)
 	}
-	switch fault {
-	case Die:
-		return ErrDied
-	case Hang:
-		<-w.Gone
-		return ErrDied
-	case Refuse:
-		return l.SendReply(a.seq, runner.Failed{Kind: runner.Invalid, Message: "refused on purpose", Hint: "none"}, nil)
-	case Broken:
-		return l.SendReply(a.seq, runner.Failed{Kind: runner.Fatal, Message: "broken on purpose", Traceback: []string{"File model, line 1"}}, nil)
-	case Wrong:
-		return l.SendReply(a.seq, runner.Drained{}, nil)
+	if r, err := w.fail(fault); err != nil {
+		return err
+	} else if r != nil {
+		return l.SendReply(a.seq, r, nil)
 	}
 	if o, ok := a.order.(runner.CreateArena); ok {
 		return w.create(l, a.seq, o, fault)
@@ -194,26 +200,6 @@ func (w *Worker) take(l Lane, a ask) error {
 		}
 	}
 	return nil
-}
-
-// create makes an arena as a target on a GPU does, of host memory: what stays
-// of it without this process is the descriptor alone.
-func (w *Worker) create(l Lane, seq uint64, o runner.CreateArena, fault Fault) error {
-	f, err := arena.Memfd("model arena", uint64(o.Slots)*o.SlotBytes)
-	if err != nil {
-		return err
-	}
-	w.mu.Lock()
-	w.arenas[o.Arena] = mapped{f, o.SlotBytes}
-	w.mu.Unlock()
-	answer := runner.Created{Arena: o.Arena}
-	if fault == Outside || fault == Lie {
-		answer.Arena++
-	}
-	if err := l.SendReply(seq, answer, f); err != nil || fault != Late {
-		return err
-	}
-	return ErrDied
 }
 
 func (w *Worker) faultOf(o runner.Order) Fault {
@@ -271,11 +257,7 @@ func (w *Worker) do(a ask, into *buffer, fault Fault) []runner.Reply {
 	case runner.Commit:
 		return w.commit(o, fault)
 	case runner.Abort:
-		w.mu.Lock()
-		w.void = a.seq
-		close(w.aborted)
-		w.aborted = make(chan struct{})
-		w.mu.Unlock()
+		w.abort(a.seq)
 		return one(runner.Aborted{Step: o.Step, Clean: true})
 	case runner.Image:
 		return w.image(o, a.file)
@@ -287,175 +269,17 @@ func (w *Worker) do(a ask, into *buffer, fault Fault) []runner.Reply {
 	return one(runner.Failed{Kind: runner.Internal, Message: "unknown order"})
 }
 
+// abort gives up what was ordered before.
+func (w *Worker) abort(before uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.void = before
+	close(w.aborted)
+	w.aborted = make(chan struct{})
+}
+
 func (w *Worker) isVoid(seq uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return seq < w.void
-}
-
-// body is what a row's payload is, whoever makes it.
-func body(r runner.RowPlan) []byte {
-	h := sha256.New()
-	for _, p := range r.Pieces {
-		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(p.Sample)<<32|uint64(p.Draw)))
-	}
-	out := make([]byte, payload)
-	for i, seed := 0, h.Sum(nil); i < payload; i++ {
-		out[i] = seed[i%len(seed)] ^ byte(i)
-	}
-	return out
-}
-
-// produce writes a row into its slot as proto/lane.md lays it out.
-func (w *Worker) produce(o runner.Produce, fault Fault) []runner.Reply {
-	w.mu.Lock()
-	m, ok := w.arenas[o.Slot.Arena]
-	w.mu.Unlock()
-	if !ok {
-		return stale("produce")
-	}
-	b := body(o.RowPlan)
-	head := make([]byte, 64)
-	copy(head, "DFSLOT01")
-	binary.LittleEndian.PutUint64(head[8:], uint64(o.Version))
-	binary.LittleEndian.PutUint64(head[16:], uint64(o.Row))
-	binary.LittleEndian.PutUint64(head[24:], payload)
-	crc := crc32.ChecksumIEEE(b)
-	binary.LittleEndian.PutUint32(head[32:], crc)
-	if _, err := m.file.WriteAt(append(head, b...), int64(uint64(o.Slot.Index)*m.slotBytes)); err != nil {
-		return one(runner.Failed{Kind: runner.Internal, Message: err.Error()})
-	}
-	t := runner.Tensor{Name: "tokens", DType: "U8", Shape: []uint64{payload}, Offset: 64, NBytes: payload}
-	if fault == Outside {
-		t.Offset = m.slotBytes
-	}
-	return one(runner.Produced{Row: o.Row, BusyUS: 1, Handle: runner.Handle{Arena: o.Slot.Arena, Slot: o.Slot.Index,
-		Version: o.Version, CRC: crc, Tensors: []runner.Tensor{t}}})
-}
-
-// poisoned reports whether a row holds the sample whose loss is not a number.
-func (w *Worker) poisoned(r runner.RowPlan) bool {
-	for _, p := range r.Pieces {
-		if p.Sample+1 == w.Poison {
-			return true
-		}
-	}
-	return false
-}
-
-// pull reads the slot and refuses whatever is not the row; the payload is nil then.
-func (w *Worker) pull(o runner.Pull) (runner.Reply, []byte) {
-	w.mu.Lock()
-	m, ok := w.arenas[o.Handle.Arena]
-	w.mu.Unlock()
-	if !ok {
-		return stale("pull")[0], nil
-	}
-	b := make([]byte, 64+payload)
-	if _, err := m.file.ReadAt(b, int64(uint64(o.Handle.Slot)*m.slotBytes)); err != nil {
-		return runner.Failed{Kind: runner.Internal, Message: err.Error()}, nil
-	}
-	if binary.LittleEndian.Uint64(b[8:]) != uint64(o.Handle.Version) || binary.LittleEndian.Uint64(b[16:]) != uint64(o.Row) {
-		return stale("pull")[0], nil
-	}
-	if string(b[64:]) != string(body(o.RowPlan)) || crc32.ChecksumIEEE(b[64:]) != o.Handle.CRC {
-		return runner.Failed{Kind: runner.Internal, Message: "the payload is not the row's"}, nil
-	}
-	return runner.Pulled{Row: o.Row, BusyUS: 1}, b[64:]
-}
-
-func (w *Worker) train(seq uint64, o runner.Train, fault Fault) []runner.Reply {
-	w.mu.Lock()
-	aborted := w.aborted
-	w.mu.Unlock()
-	if w.isVoid(seq) {
-		return one(runner.Failed{Kind: runner.Canceled, Message: "aborted"})
-	}
-	var row buffer
-	held := true
-	if o.Row != 0 {
-		row, held = w.held(o.Row)
-	}
-	if o.Communicator != w.comm || o.Step != w.at+1 || !held {
-		return stale("train")
-	}
-	if o.Micro == 0 {
-		w.votes, w.part, w.bad = nil, Batch{}, false
-	}
-	if o.Row != 0 {
-		v := runner.RowLoss{Row: o.Row, Numerator: 1 / float64(o.Step), Denominator: 1}
-		if row.poisoned {
-			v.Numerator, w.bad = math.NaN(), true
-		}
-		w.votes = append(w.votes, v)
-		w.part.Add(row.part)
-	}
-	t := runner.Trained{Step: o.Step, Micro: o.Micro, Row: o.Row, BusyUS: 1}
-	if !o.Last {
-		w.markTrained(o.Row)
-		return one(t)
-	}
-	if w.total = (Batch{}); w.Sum != nil {
-		total, ok := w.Sum.wait(o.Communicator, w.world, w.part, aborted, w.Gone)
-		if !ok {
-			return one(runner.Failed{Kind: runner.Unavailable, Message: "the sum was broken off"})
-		}
-		w.total = total
-	}
-	w.markTrained(o.Row)
-	return []runner.Reply{t, w.vote(o, fault)}
-}
-
-// vote is what a rank says of its share; the norm names the sum in its low bits.
-func (w *Worker) vote(o runner.Train, fault Fault) runner.Voted {
-	v := runner.Voted{At: o.At, Rows: w.votes, Weight: math.Float32bits(8),
-		Norm: math.Float32bits(float32(o.Step)+0.5) ^ uint32(w.total[0]&0xfff), Finite: !w.bad}
-	if fault == NaN && len(v.Rows) > 0 {
-		v.Finite = false
-		v.Rows[0].Numerator = math.NaN()
-	}
-	return v
-}
-
-func (w *Worker) commit(o runner.Commit, fault Fault) []runner.Reply {
-	if o.Communicator != w.comm || o.Step != w.at && o.Step != w.at+1 {
-		return stale("commit")
-	}
-	if o.Step == w.at+1 {
-		w.at, w.chain = o.Step, o.Chain
-		h := sha256.New()
-		h.Write(w.state[:])
-		h.Write(o.Chain[:])
-		for _, x := range w.total {
-			h.Write(binary.LittleEndian.AppendUint64(nil, x))
-		}
-		w.state = runner.Digest(h.Sum(nil))
-		if fault == Drift {
-			w.state[0]++
-		}
-	}
-	w.drop(w.votes)
-	w.votes = nil
-	return one(runner.Committed{Step: o.Step})
-}
-
-func (w *Worker) evaluate(o runner.Evaluate) []runner.Reply {
-	if o.What == "decode" && !w.plain {
-		return one(runner.Failed{Kind: runner.Invalid, Message: "decode before plain"})
-	}
-	w.plain = w.plain || o.What == "plain"
-	n := uint64(o.Count)
-	r := runner.Evaluated{Step: o.Step, What: o.What, BusyUS: 10 * n, Lossless: true}
-	if o.What == "loss" {
-		r.Numerator, r.Denominator = float64(n)/float64(o.Step+1), float64(n)
-		return one(r)
-	}
-	r.Tokens, r.Forwards = 8*n, 8*n
-	if o.What == "decode" {
-		r.Forwards = 2 * n
-	}
-	for range n {
-		r.Prompts = append(r.Prompts, runner.PromptResult{Tokens: 8, Forwards: uint32(r.Forwards / n), Equal: true, BusyUS: 10})
-	}
-	return one(r)
 }
