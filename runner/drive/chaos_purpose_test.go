@@ -127,6 +127,14 @@ func onPurposeInOrders(t *testing.T) {
 }
 
 func onPurposeOnDisk(t *testing.T) {
+	purpose(t, "a checkpoint that is cut when it is there", func(_ *world, hit func() bool) hooks {
+		return hooks{cut: true, appended: func(t *term, r runner.Record) {
+			if _, ok := r.(runner.CheckpointRecord); ok && hit() {
+				t.set(func() { t.synced = t.size }) // the record survives
+				t.kill()
+			}
+		}}
+	})
 	for _, x := range all {
 		purpose(t, "the opening of a checkpoint/"+x.name, func(_ *world, hit func() bool) hooks {
 			return hooks{appended: func(t *term, r runner.Record) {
@@ -168,7 +176,7 @@ func purpose(t *testing.T, name string, arm func(w *world, hit func() bool) hook
 		s := newScene(1)
 		for ; s.drafters != 2 || s.core.ImageEvery > 2 || s.core.Checkpoint != 2 || s.poison != 0; s = newScene(s.seed + aimMask + 1) {
 		}
-		s.aim = nil
+		s.aim, s.core.KeepLast = nil, 100
 		dir := t.TempDir()
 		var want, got outcome
 		synctest.Test(t, func(t *testing.T) { want = newWorld(t, s, dir+"/whole").undisturbed() })

@@ -45,7 +45,7 @@ func newScene(seed uint64) scene {
 		a := cells()[(n-1)%uint64(len(cells()))]
 		s.aim, s.targets, s.drafters = &a, 3, 2+r.IntN(2)
 	}
-	for range 12 + r.IntN(24) {
+	for range 16 + r.IntN(28) {
 		n := uint32(6 + r.IntN(20))
 		s.index.Samples = append(s.index.Samples, rows.SampleInfo{Tokens: n, Supervised: n / 2, Anchors: n/2 - 1})
 	}
@@ -53,7 +53,7 @@ func newScene(seed uint64) scene {
 	if r.IntN(3) == 0 {
 		s.poison = 1 + runner.Sample(r.IntN(len(s.index.Samples)))
 	}
-	s.rows = rows.Config{Buckets: [][]uint32{{64}, {32, 64}}[r.IntN(2)], Anchors: 16, RowsPerStep: s.drafters * (1 + r.IntN(2)),
+	s.rows = rows.Config{Buckets: [][]uint32{{64}, {32, 64}}[r.IntN(2)], Anchors: 16, RowsPerStep: s.drafters * (1 + r.IntN(3)),
 		Drafters: s.drafters, Draws: 1 + uint32(r.IntN(2)), Schedule: rows.Schedule{Peak: 1e-3, Total: 12}}
 	s.core = core.Config{GateWidth: 1 + r.IntN(2), Slots: 2 + uint32(r.IntN(3)), Epochs: 2, HorizonSteps: 1 + r.IntN(3),
 		ArenaKind:  []string{runner.ArenaMemfd, runner.ArenaCUDA}[r.IntN(2)],

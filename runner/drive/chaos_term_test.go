@@ -2,6 +2,7 @@ package drive_test
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/drive/drivetest"
+	"github.com/dflash-runner/dflash-runner/runner/image"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
@@ -150,7 +152,7 @@ func (t *term) kill() {
 	t.dead = true
 	t.left = filepath.Join(filepath.Dir(t.w.dir), "life-"+strconv.Itoa(t.number+1))
 	cut := t.synced + t.random("cut").Int64N(t.size-t.synced+1)
-	err := t.copy(cut)
+	err := errors.Join(t.copy(cut), t.damage())
 	t.mu.Unlock()
 	if err != nil {
 		t.w.t.Errorf("copy the disk: %v", err)
@@ -181,6 +183,18 @@ func (t *term) copy(cut int64) error {
 		}
 		return os.WriteFile(to, b, 0o600)
 	})
+}
+
+// damage cuts the newest checkpoint's image now and then.
+func (t *term) damage() error {
+	r := t.random("damage")
+	all, err := image.List(t.left)
+	if err != nil || len(all) == 0 || r.IntN(3) > 0 && !t.w.on.cut {
+		return err
+	}
+	newest := all[len(all)-1]
+	t.w.note("%s is cut", newest.Name)
+	return os.Truncate(filepath.Join(newest.Path, image.ImageFile), r.Int64N(drivetest.ImageBytes))
 }
 
 func (t *term) length() int64 {
