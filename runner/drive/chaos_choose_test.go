@@ -45,8 +45,8 @@ func (t *term) choose(r *rand.Rand, v core.View) (kind, *core.WorkerView) {
 	x := &v.Workers[r.IntN(len(v.Workers))]
 	if a := t.w.s.aim; a != nil {
 		for i := range v.Workers {
-			if cellOf(v.Workers[i].State, v.Phase, a.kind) == *a && t.w.here.at(*a) < 3 {
-				return a.kind, &v.Workers[i]
+			if k, ok := t.hit(r, *a, v.Workers[i].State, v.Phase); ok {
+				return k, &v.Workers[i]
 			}
 		}
 		return t.pave(r, v)
@@ -56,6 +56,27 @@ func (t *term) choose(r *rand.Rand, v core.View) (kind, *core.WorkerView) {
 		return k, x
 	}
 	return 0, nil
+}
+
+// hit gives a kind of fault for a worker that is where the history's cell is:
+// the cell's own, then the others.
+func (t *term) hit(r *rand.Rand, a cell, state, phase string) (kind, bool) {
+	if c := cellOf(state, phase, a.kind); c != a {
+		return 0, false
+	}
+	var left []kind
+	for k := range numKinds {
+		if c := (cell{a.state, a.phase, k}); c.why() == "" && t.w.here.at(c) == 0 {
+			left = append(left, k)
+		}
+	}
+	switch {
+	case t.w.here.at(a) == 0:
+		return a.kind, true
+	case len(left) > 0 && r.IntN(3) == 0:
+		return left[r.IntN(len(left))], true
+	}
+	return 0, false
 }
 
 // pave gives a strike that leads towards the cell that the history is about.

@@ -18,8 +18,11 @@ type who struct {
 	workers []runner.Worker // none: the supervisor
 }
 
-var all = []who{{"the supervisor", nil}, {"drafter/0", []runner.Worker{drafter0}}, {"drafter/1", []runner.Worker{drafter1}},
-	{"both drafters", []runner.Worker{drafter0, drafter1}}, {"a target", []runner.Worker{target}}, {"everybody", []runner.Worker{target, drafter0, drafter1}}}
+// victims are all that is struck, one after another.
+func victims() []who {
+	return []who{{"the supervisor", nil}, {"drafter/0", []runner.Worker{drafter0}}, {"drafter/1", []runner.Worker{drafter1}},
+		{"both drafters", []runner.Worker{drafter0, drafter1}}, {"a target", []runner.Worker{target}}, {"everybody", []runner.Worker{target, drafter0, drafter1}}}
+}
 
 // die ends them now.
 func (x who) die(t *term) {
@@ -45,7 +48,7 @@ func (t *term) newest(w runner.Worker) (p *drivetest.Process) {
 // TestChaos_OnPurpose strikes at the moments that the rules of steps are about,
 // each once in a run: it ends as the undisturbed one.
 func TestChaos_OnPurpose(t *testing.T) {
-	for _, x := range all {
+	for _, x := range victims() {
 		purpose(t, "the durable plan and the decision/"+x.name, func(_ *world, hit func() bool) hooks {
 			return hooks{durable: func(t *term, next runner.Step) {
 				if next >= 2 && hit() {
@@ -101,7 +104,7 @@ func atOrder(x who, hit func() bool, pick func(id runner.Life, o runner.Order) b
 }
 
 func onPurposeInOrders(t *testing.T) {
-	for _, x := range all {
+	for _, x := range victims() {
 		for rank := range runner.Rank(2) {
 			of := fmt.Sprintf("%s, at drafter/%d", x.name, rank)
 			purpose(t, "commits of two drafters/"+of, func(_ *world, hit func() bool) hooks {
@@ -135,7 +138,7 @@ func onPurposeOnDisk(t *testing.T) {
 			}
 		}}
 	})
-	for _, x := range all {
+	for _, x := range victims() {
 		purpose(t, "the opening of a checkpoint/"+x.name, func(_ *world, hit func() bool) hooks {
 			return hooks{appended: func(t *term, r runner.Record) {
 				if _, ok := r.(runner.CheckpointRecord); ok && t.number == 1 {

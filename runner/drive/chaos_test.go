@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Flags of the chaos test: `go test ./runner/... -run Chaos -chaos.minutes 60`.
+// Flags of the chaos test: `go test ./runner/drive -run Chaos -chaos.minutes 60`;
+// other packages do not know them.
 var (
 	chaosMinutes = flag.Float64("chaos.minutes", 0, "strike fakes for so many minutes; 0: until each cell of the table was struck")
 	chaosSeed    = flag.Uint64("chaos.seed", 0, "strike one history as this seed did, and print it; 0: new seeds each time")

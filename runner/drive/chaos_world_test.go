@@ -55,7 +55,7 @@ func newWorld(t *testing.T, s scene, dir string) *world {
 	}
 	w := &world{t: t, s: s, dir: dir, left: 10}
 	if s.aim != nil {
-		w.left = 20
+		w.left = 30
 	}
 	return w
 }
