@@ -73,8 +73,8 @@ func (c *chaos) check(t *testing.T, s *strikes) {
 		t.Error("the export differs from the undisturbed run's")
 	}
 	for _, e := range named(h.events(s.run), "worker died") {
-		if e.Failure == nil || e.Failure.Message == "" {
-			t.Errorf("want a report with a message of each death, got %+v", e)
+		if e.Failure == nil || e.Failure.Message == "" || e.Failure.Hint == "" {
+			t.Errorf("want a report with message and hint of each death, got %+v", e)
 			continue
 		}
 		c.deaths[string(e.Failure.Cause)]++
