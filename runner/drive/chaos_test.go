@@ -74,8 +74,10 @@ func chaosHistory(t *testing.T, seed uint64, all *table) {
 			t.Errorf("want the undisturbed run's end\n%+v, got\n%+v", want, got)
 		}
 	})
-	if after := descriptors(t); after > before {
-		t.Errorf("want no descriptor left open, got %d more", after-before)
+	for fd, what := range descriptors(t) {
+		if before[fd] == "" {
+			t.Errorf("want no descriptor left open, got %s of %s", fd, what)
+		}
 	}
 	all.histories++
 }
@@ -92,12 +94,18 @@ func openPoller(t *testing.T) {
 	}
 }
 
-// descriptors counts what this process has open.
-func descriptors(t *testing.T) int {
+// descriptors gives what this process has open.
+func descriptors(t *testing.T) map[string]string {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(all)
+	open := map[string]string{}
+	for _, d := range all {
+		if what, err := os.Readlink("/proc/self/fd/" + d.Name()); err == nil { // not that of this look
+			open[d.Name()] = what
+		}
+	}
+	return open
 }

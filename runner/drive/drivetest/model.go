@@ -165,11 +165,6 @@ func (w *Worker) drain(l Lane, seq uint64, o runner.Order) (over bool, err error
 
 // take answers one order.
 func (w *Worker) take(l Lane, a ask) error {
-	if a.file != nil {
-		if _, keeps := a.order.(runner.MapArena); !keeps {
-			defer a.file.Close()
-		}
-	}
 	var into *buffer
 	if o, ok := a.order.(runner.Pull); ok {
 		into = w.reserve(o.Row) // as the order comes, whatever the copy takes
@@ -181,9 +176,14 @@ func (w *Worker) take(l Lane, a ask) error {
 	if into != nil && (fault == Refuse || fault == Broken) {
 		w.filled(into, nil, false)
 	}
-	if r, err := w.fail(fault); err != nil {
+	r, err := w.fail(fault)
+	if _, keeps := a.order.(runner.MapArena); !keeps || err != nil || r != nil {
+		defer closeFile(a)
+	}
+	if err != nil {
 		return err
-	} else if r != nil {
+	}
+	if r != nil {
 		return l.SendReply(a.seq, r, nil)
 	}
 	if o, ok := a.order.(runner.CreateArena); ok {
