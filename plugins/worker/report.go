@@ -59,7 +59,7 @@ func report(e evidence) runner.Failure {
 		f.OOMKilled = "unknown"
 	}
 	v := judge(e)
-	f.Cause, f.Message, f.Hint = v.Cause, v.Message, v.Hint
+	f.Cause, f.Message, f.Hint = v.Cause, v.Message, hintOr(v.Hint, lookHint)
 	if e.Verdict != nil && v == *e.Verdict && len(e.Said) > 0 {
 		f.Traceback = e.Said
 	}
@@ -192,8 +192,11 @@ func signalHint(s syscall.Signal) string {
 	case syscall.SIGILL:
 		return "this processor lacks an instruction that a library uses: install a build for it"
 	}
-	return "see the worker's log for what it did last"
+	return lookHint
 }
+
+// lookHint is for what nothing better is known of: no report is without a hint.
+const lookHint = "see the worker's log for what it did last"
 
 // pythonHint knows the errors that a user can mend.
 func pythonHint(last string) string {

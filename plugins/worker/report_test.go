@@ -59,6 +59,7 @@ func TestReport(t *testing.T) {
 		{"by the kernel for memory", evidence{Status: oom, Phase: "running"}, runner.CauseOOM, "peak 3072 MiB", "plan", false},
 		{"by us", evidence{Status: signal(syscall.SIGKILL), Forced: true, Verdict: late}, runner.CauseDeadline, "no answer", "wait longer", true},
 		{"by us, no reason given", evidence{Status: signal(syscall.SIGKILL), Forced: true}, runner.CauseKilled, "by the supervisor", "", true},
+		{"by us, and nobody knows what to do", evidence{Status: signal(syscall.SIGKILL), Forced: true, Verdict: &verdict{runner.CausePython, "produce failed", ""}}, runner.CausePython, "produce failed", "log", true},
 		{"its own exit just before ours", evidence{Status: exit(1), Forced: true, Verdict: late, Trace: python}, runner.CausePython, "ValueError", "", false},
 		{"its own crash just before ours", evidence{Status: signal(syscall.SIGSEGV), Forced: true, Verdict: late}, runner.CauseSignal, "SIGSEGV", "", false},
 		{"SIGTERM that we sent", evidence{Status: signal(syscall.SIGTERM), Asked: true}, runner.CauseKilled, "by the supervisor", "", false},

@@ -94,17 +94,27 @@ func (c *Core) published(in Published) {
 	c.thin()
 }
 
-// thin removes checkpoints that are neither among the last ones nor the best.
+// thin removes checkpoints that are neither among the last ones nor the best;
+// bad ones are neither.
 func (c *Core) thin() {
 	slices.SortStableFunc(c.disk, func(a, b checkpoint) int { return int(a.Step) - int(b.Step) })
-	best := -1
+	best, good := -1, 0
 	for i, d := range c.disk {
-		if d.Best && (best < 0 || d.Step == c.figures.bestStep) {
+		if d.bad {
+			continue
+		}
+		if good++; d.Best && (best < 0 || d.Step == c.figures.bestStep) {
 			best = i
 		}
 	}
-	keep := max(1, c.cfg.KeepLast)
-	c.disk = c.keepDisk(func(i int) bool { return i == best || i >= len(c.disk)-keep })
+	keep, after := max(1, c.cfg.KeepLast), good
+	c.disk = c.keepDisk(func(i int) bool {
+		if c.disk[i].bad {
+			return false
+		}
+		after--
+		return i == best || after < keep
+	})
 }
 
 func (c *Core) keepDisk(keep func(int) bool) (kept []checkpoint) {

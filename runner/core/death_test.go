@@ -39,6 +39,15 @@ func TestAnswersThatCostALife(t *testing.T) {
 		{"a vote of another communicator", holding(1, lastTrain), func(x *scene) {
 			x.answer(1, lastTrain, ballot(x, 1, func(v *runner.Voted) { v.Communicator++ })...)
 		}, "drafter/0", runner.CauseProtocol, "does not fit"},
+		{"trained for ever and no vote", holding(1, lastTrain), func(x *scene) {
+			said := ballot(x, 1, func(*runner.Voted) {})[0]
+			x.answer(1, lastTrain, said, said)
+		}, "drafter/0", runner.CauseProtocol, "does not fit"},
+		{"trained for another row", holding(1, lastTrain), func(x *scene) {
+			said := ballot(x, 1, func(*runner.Voted) {})[0].(runner.Trained)
+			said.Row++
+			x.answer(1, lastTrain, said)
+		}, "drafter/0", runner.CauseProtocol, "does not fit"},
 		{"an abort that leaves the device broken", holding(1, lastTrain), func(x *scene) {
 			x.answer(1, lastTrain, no(runner.Unavailable))
 			x.answer(1, is[runner.Abort], runner.Aborted{Step: 1})

@@ -226,7 +226,27 @@ func (c *Core) imageFailed(in ImageFailed) {
 		c.figures.degrade(fmt.Sprintf("no image could be taken at step %d: %v", im.step, in.Err))
 	}
 	c.emit(e)
+	n := im.step
 	c.dropImage(im.id)
+	if c.noImage == n && c.step.Phase == step.Apart && !c.restore.wanted {
+		c.missed(n, in.Err)
+	}
+}
+
+// missed ends a run whose replacement waits for an image that cannot be made:
+// it would wait for ever.
+func (c *Core) missed(n runner.Step, err error) {
+	for r := range c.ranks {
+		if w := c.rank(r); w.life.State == life.Ready && c.lacks(w) {
+			c.finish(runner.ExitFailed, fmt.Sprintf("%v cannot be given the state of step %d: %v", w.id, n, err), false)
+			return
+		}
+	}
+}
+
+// lacks reports whether a worker is a drafter without the decided step's state.
+func (c *Core) lacks(w *worker) bool {
+	return w.id.Role == runner.Drafter && !(w.has && w.at == c.decided)
 }
 
 func (c *Core) dropImage(id ImageID) {

@@ -110,6 +110,9 @@ func (c *Core) prepare() (acted bool) {
 		}
 		if ready && c.move(w, life.Prepared) {
 			c.started(w.id.Role)
+			if c.lacks(w) {
+				c.noImage = none // there may be memory for one now
+			}
 			c.emit(of(w, runner.Info, "worker ready", ""))
 			acted = true
 		}

@@ -19,7 +19,7 @@ type restoring struct {
 // checkpoint is an image on the disk.
 type checkpoint struct {
 	runner.CheckpointRecord
-	bad bool // it could not be opened
+	bad bool // it could not be opened, or a restore has undone its step
 }
 
 // recovering restores when no drafter and no image holds the state of the
@@ -115,6 +115,9 @@ func (c *Core) restored(n runner.Step, chain runner.Chain) {
 		c.forgetPlans(n)
 	}
 	c.figures.rewind(n)
+	for i := range c.disk { // of an older lineage: they are published anew
+		c.disk[i].bad = c.disk[i].bad || c.disk[i].Step > n
+	}
 	c.evals = slices.DeleteFunc(c.evals, func(e evaluation) bool { return e.step > n })
 	c.noImage = none
 	c.emit(runner.Event{Level: runner.Warn, Name: "restored", Step: n, Lineage: c.lineage, Message: fmt.Sprintf("%d decided steps are trained again", lost)})

@@ -95,6 +95,44 @@ func TestNoMemoryForAnImage(t *testing.T) {
 	}
 }
 
+// A checkpoint of a step that a restore has undone is of an older lineage: its
+// step is published anew, and it takes no place among the last ones.
+func TestARestoreUndoesLaterCheckpoints(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 5, slots: 2, checkpoint: 1, budget: 9}
+	x := stage(t, s, func(w *world) bool { return len(w.core.disk) == 2 && w.core.disk[1].Step == 4 })
+	c := x.core
+	c.cfg.KeepLast = 1
+	c.restored(3, c.disk[0].Chain)
+	if !c.onDisk(3) || c.onDisk(4) || !c.checkpointDue(4) {
+		t.Errorf("at step 3 again the disk holds step 3: %v, step 4: %v; step 4 is due: %v", c.onDisk(3), c.onDisk(4), c.checkpointDue(4))
+	}
+	c.out = nil
+	c.thin()
+	if len(c.disk) != 1 || c.disk[0].Step != 3 || len(c.out) != 1 || c.out[0] != Action(Unpublish{Name: "step-4"}) {
+		t.Errorf("kept %+v, did %+v; want step 3 kept", c.disk, c.out)
+	}
+}
+
+// A replacement needs an image of the decided step. Where there was no memory
+// for it, one more is asked for once the replacement is ready; where there is
+// none again the run ends, instead of waiting for ever.
+func TestAReplacementWhoseImageCouldNotBeMade(t *testing.T) {
+	for name, back := range map[string]bool{"memory comes back": true, "there is none again": false} {
+		t.Run(name, func(t *testing.T) {
+			s := setup{targets: 1, drafters: 2, micros: 1, steps: 3, slots: 2, imageEvery: 1, budget: 9}
+			x := stage(t, s, func(*world) bool { return true })
+			x.noMemory = true
+			x.until(func(w *world) bool { return w.core.noImage == 2 })
+			x.die(&x.procs[2])
+			x.noMemory = !back
+			f := x.over()
+			if back && f.Code != runner.ExitDone || !back && (f.Code != runner.ExitFailed || !strings.Contains(f.Reason, "drafter/1 cannot be given the state of step 2")) {
+				t.Errorf("finished with %+v at step %d", f, x.core.decided)
+			}
+		})
+	}
+}
+
 // Two valid images stay in memory, and the plans that a restore to the older
 // one follows.
 func TestImagesInMemory(t *testing.T) {

@@ -162,7 +162,7 @@ func (c *Core) replied(in Replied) {
 		if o.seq != in.Seq {
 			continue
 		}
-		if t, ok := in.Reply.(runner.Trained); ok && is[runner.Train](o.order) && o.order.(runner.Train).Last {
+		if t, ok := in.Reply.(runner.Trained); ok && votes(o, t) {
 			w.orders[i].turn = noTurn // the vote is still to come
 			c.trained(w, t)
 			return
@@ -172,6 +172,18 @@ func (c *Core) replied(in Replied) {
 		return
 	}
 	c.kill(w, runner.CauseProtocol, "it answered "+runner.ReplyType(in.Reply)+" to an order that it does not have", "")
+}
+
+// votes reports whether a trained is the first of an order's two replies: a
+// vote follows it. A second one is final, and does not fit.
+func votes(o order, t runner.Trained) bool {
+	want, ok := o.order.(runner.Train)
+	return ok && want.Last && o.turn != noTurn && answers(t, want)
+}
+
+// answers reports whether a trained is about its order's row.
+func answers(t runner.Trained, o runner.Train) bool {
+	return t.Step == o.Step && t.Micro == o.Micro && t.Row == o.Row
 }
 
 // answer takes a final reply.
@@ -228,8 +240,9 @@ func (c *Core) stepAnswer(w *worker, o order, r runner.Reply) (ok bool) {
 	case runner.Train:
 		switch r := r.(type) {
 		case runner.Trained:
-			ok = r.Step == order.Step && r.Micro == order.Micro
-			c.trained(w, r)
+			if ok = answers(r, order) && !order.Last; ok {
+				c.trained(w, r)
+			}
 		case runner.Voted:
 			ok = c.voted(w, o, r)
 		}

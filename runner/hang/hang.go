@@ -91,7 +91,10 @@ const patience = 3
 
 // Judge gives the verdict and what speaks for it; nothing where all is well.
 func Judge(e Evidence, l Limits) (Verdict, []string) {
-	if e.State == Zombie {
+	if e.State == Zombie { // reaping takes a moment, and is not the worker's to do
+		if e.Heartbeat <= l.Heartbeat {
+			return Busy, nil
+		}
 		return Suspect, []string{"its process is dead and not reaped"}
 	}
 	if e.Heartbeat > l.Heartbeat {

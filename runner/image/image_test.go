@@ -134,6 +134,26 @@ func TestPublishAndOpen(t *testing.T) {
 	}
 }
 
+// TestPublishMendsADamagedOne: a checkpoint whose facts name the image and
+// whose file is not it any more is written anew.
+func TestPublishMendsADamagedOne(t *testing.T) {
+	dir := t.TempDir()
+	i, facts := imageOf(t, 7, safetensors(t, 1000, nil))
+	name, err := Publish(dir, i.ReadOnlyFile(), facts, Disk{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(dir, name, ImageFile), 100); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Publish(dir, i.ReadOnlyFile(), facts, Disk{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(filepath.Join(dir, name)); err != nil {
+		t.Errorf("published again: %v", err)
+	}
+}
+
 // fullDisk has room for so many bytes, of which an image takes its part first.
 type fullDisk struct{ room, image int64 }
 

@@ -74,12 +74,12 @@ func Name(step runner.Step) string { return fmt.Sprintf("step-%d", step) }
 // checked against the digest, renamed, the directory synced. When it returns
 // without an error the checkpoint is whole and durable; after an error nothing
 // of it is visible, and what was there before is untouched. A checkpoint of the
-// same name and digest that is there already is kept.
+// same name and digest that is there already and whole is kept.
 func Publish(dir string, from *os.File, f Facts, w Writer) (name string, err error) {
 	f.Format = FactsFormat
 	name = Name(f.Step)
 	final := filepath.Join(dir, name)
-	if old, err := ReadFacts(final); err == nil && old.Image == f.Image {
+	if whole(final, f.Image) {
 		return name, nil
 	}
 	partial, err := os.MkdirTemp(dir, ".partial-")
@@ -104,6 +104,16 @@ func Publish(dir string, from *os.File, f Facts, w Writer) (name string, err err
 		return "", failed(f.Step, err)
 	}
 	return name, nil
+}
+
+// whole reports whether a checkpoint of just this image is there, undamaged: its
+// facts alone do not say so.
+func whole(path, image string) bool {
+	if old, err := ReadFacts(path); err != nil || old.Image != image {
+		return false
+	}
+	_, err := Verify(path)
+	return err == nil
 }
 
 // fill writes and syncs the files of a checkpoint into partial.

@@ -2,15 +2,11 @@ package drivetest
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
-	"hash/crc32"
-	"math"
 	"os"
 	"sync"
 
 	"github.com/dflash-runner/dflash-runner/runner"
-	"github.com/dflash-runner/dflash-runner/runner/arena"
 )
 
 // Sizes of what the model works with.
@@ -40,6 +36,7 @@ const (
 	Late    Fault = "late"    // it ends after it answered, where it creates
 	NaN     Fault = "nan"     // a vote that is not finite
 	Drift   Fault = "drift"   // a commit that others do not make so
+	Lie     Fault = "lie"     // a reply that fits its order's type and is not true
 )
 
 // ErrDied is how Serve ends at the fault Die.
@@ -51,13 +48,17 @@ type Worker struct {
 	Fault func(o runner.Order) Fault // nil: none
 	Sum   *Sum                       // nil: it does not wait for its peers
 	Gone  <-chan struct{}            // closed when the process is killed; nil: never
-	Died  func()                     // called when it dies while its lane is waited for
+	Wait  func(o runner.Order)       // what an order takes, before it is done; nil: nothing
+	How   int                        // which lie it tells
+	// Poison is a sample whose loss is not a number, plus one; 0: there is none.
+	Poison runner.Sample
+	Died   func() // called when it dies while its lane is waited for
 
 	mu      sync.Mutex // guards below
 	arenas  map[runner.Arena]mapped
-	rows    map[runner.Row]bool // pulled, not committed
-	void    uint64              // train and join before this seq are given up
-	aborted chan struct{}       // closed by the next abort
+	buffers [2]buffer
+	void    uint64        // train and join before this seq are given up
+	aborted chan struct{} // closed by the next abort
 
 	at    runner.Step // of the main thread alone, as all below
 	chain runner.Chain
@@ -65,6 +66,9 @@ type Worker struct {
 	comm  runner.Communicator
 	world uint32
 	votes []runner.RowLoss
+	part  Batch // of this rank's rows of the open step
+	total Batch // of all ranks
+	bad   bool  // a row of this rank's is poisoned
 	plain bool
 }
 
@@ -85,7 +89,7 @@ func Start() runner.Digest { return sha256.Sum256([]byte("start")) }
 // Serve works orders off until the worker is drained (nil), dies or loses its
 // lane. Pulls and aborts are taken at once, others one after another.
 func (w *Worker) Serve(l Lane) error {
-	w.arenas, w.rows, w.aborted, w.state = map[runner.Arena]mapped{}, map[runner.Row]bool{}, make(chan struct{}), Start()
+	w.arenas, w.aborted, w.state = map[runner.Arena]mapped{}, make(chan struct{}), Start()
 	defer w.close()
 	main := make(chan ask, 1024)
 	var wg sync.WaitGroup
@@ -113,70 +117,89 @@ func (w *Worker) Serve(l Lane) error {
 				return err
 			}
 		case runner.Drain:
-			switch w.faultOf(o) {
-			case Hang:
-				<-w.Gone
-				return ErrDied
-			case Die:
-				return ErrDied
+			if over, err := w.drain(l, seq, o); over || err != nil {
+				return err
 			}
-			return l.SendReply(seq, runner.Drained{}, nil)
 		default:
 			main <- ask{seq, o, f}
 		}
 	}
 }
 
-// take answers one order.
-func (w *Worker) take(l Lane, a ask) error {
-	if a.file != nil {
-		if _, keeps := a.order.(runner.MapArena); !keeps {
-			defer a.file.Close()
-		}
-	}
-	fault := w.faultOf(a.order)
+// fail is a fault instead of what was asked for: an answer, or an end.
+func (w *Worker) fail(fault Fault) (runner.Reply, error) {
 	switch fault {
 	case Die:
-		return ErrDied
+		return nil, ErrDied
 	case Hang:
 		<-w.Gone
-		return ErrDied
+		return nil, ErrDied
 	case Refuse:
-		return l.SendReply(a.seq, runner.Failed{Kind: runner.Invalid, Message: "refused on purpose", Hint: "none"}, nil)
+		return runner.Failed{Kind: runner.Invalid, Message: "refused on purpose", Hint: "none"}, nil
 	case Broken:
-		return l.SendReply(a.seq, runner.Failed{Kind: runner.Fatal, Message: "broken on purpose", Traceback: []string{"File model, line 1"}}, nil)
+		return runner.Failed{Kind: runner.Fatal, Message: "broken on purpose", Traceback: []string{"File model, line 1"}}, nil
 	case Wrong:
-		return l.SendReply(a.seq, runner.Drained{}, nil)
+		return runner.Drained{}, nil
+	}
+	return nil, nil
+}
+
+// drain answers the last order; over says that the worker ends.
+func (w *Worker) drain(l Lane, seq uint64, o runner.Order) (over bool, err error) {
+	if w.Wait != nil {
+		w.Wait(o)
+	}
+	switch w.faultOf(o) {
+	case Hang:
+		<-w.Gone
+		return true, ErrDied
+	case Die:
+		return true, ErrDied
+	case Refuse, Broken:
+		return false, l.SendReply(seq, runner.Failed{Kind: runner.Unavailable, Message: "refused on purpose"}, nil)
+	case Lie, Wrong:
+		return false, l.SendReply(seq, lie(runner.Drained{}, w.How), nil)
+	}
+	return true, l.SendReply(seq, runner.Drained{}, nil)
+}
+
+// take answers one order.
+func (w *Worker) take(l Lane, a ask) error {
+	var into *buffer
+	if o, ok := a.order.(runner.Pull); ok {
+		into = w.reserve(o.Row) // as the order comes, whatever the copy takes
+	}
+	if w.Wait != nil {
+		w.Wait(a.order)
+	}
+	fault := w.faultOf(a.order)
+	if into != nil && (fault == Refuse || fault == Broken) {
+		w.filled(into, nil, false)
+	}
+	r, err := w.fail(fault)
+	if _, keeps := a.order.(runner.MapArena); !keeps || err != nil || r != nil {
+		defer closeFile(a)
+	}
+	if err != nil {
+		return err
+	}
+	if r != nil {
+		return l.SendReply(a.seq, r, nil)
 	}
 	if o, ok := a.order.(runner.CreateArena); ok {
 		return w.create(l, a.seq, o, fault)
 	}
-	for _, r := range w.do(a, fault) {
+	replies := w.do(a, into, fault)
+	if fault == Lie {
+		last := len(replies) - 1
+		replies[last] = lie(replies[last], w.How)
+	}
+	for _, r := range replies {
 		if err := l.SendReply(a.seq, r, nil); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// create makes an arena as a target on a GPU does, of host memory: what stays
-// of it without this process is the descriptor alone.
-func (w *Worker) create(l Lane, seq uint64, o runner.CreateArena, fault Fault) error {
-	f, err := arena.Memfd("model arena", uint64(o.Slots)*o.SlotBytes)
-	if err != nil {
-		return err
-	}
-	w.mu.Lock()
-	w.arenas[o.Arena] = mapped{f, o.SlotBytes}
-	w.mu.Unlock()
-	answer := runner.Created{Arena: o.Arena}
-	if fault == Outside {
-		answer.Arena++
-	}
-	if err := l.SendReply(seq, answer, f); err != nil || fault != Late {
-		return err
-	}
-	return ErrDied
 }
 
 func (w *Worker) faultOf(o runner.Order) Fault {
@@ -207,7 +230,7 @@ func stale(what string) []runner.Reply {
 }
 
 // do carries one order out and gives its replies.
-func (w *Worker) do(a ask, fault Fault) []runner.Reply {
+func (w *Worker) do(a ask, into *buffer, fault Fault) []runner.Reply {
 	switch o := a.order.(type) {
 	case runner.MapArena:
 		w.mu.Lock()
@@ -217,7 +240,9 @@ func (w *Worker) do(a ask, fault Fault) []runner.Reply {
 	case runner.Produce:
 		return w.produce(o, fault)
 	case runner.Pull:
-		return w.pull(o)
+		r, body := w.pull(o)
+		w.filled(into, body, w.poisoned(o.RowPlan))
+		return one(r)
 	case runner.Join:
 		if w.isVoid(a.seq) {
 			return one(runner.Failed{Kind: runner.Canceled, Message: "aborted"})
@@ -232,11 +257,7 @@ func (w *Worker) do(a ask, fault Fault) []runner.Reply {
 	case runner.Commit:
 		return w.commit(o, fault)
 	case runner.Abort:
-		w.mu.Lock()
-		w.void = a.seq
-		close(w.aborted)
-		w.aborted = make(chan struct{})
-		w.mu.Unlock()
+		w.abort(a.seq)
 		return one(runner.Aborted{Step: o.Step, Clean: true})
 	case runner.Image:
 		return w.image(o, a.file)
@@ -248,142 +269,17 @@ func (w *Worker) do(a ask, fault Fault) []runner.Reply {
 	return one(runner.Failed{Kind: runner.Internal, Message: "unknown order"})
 }
 
+// abort gives up what was ordered before.
+func (w *Worker) abort(before uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.void = before
+	close(w.aborted)
+	w.aborted = make(chan struct{})
+}
+
 func (w *Worker) isVoid(seq uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return seq < w.void
-}
-
-// body is what a row's payload is, whoever makes it.
-func body(r runner.RowPlan) []byte {
-	h := sha256.New()
-	for _, p := range r.Pieces {
-		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(p.Sample)<<32|uint64(p.Draw)))
-	}
-	out := make([]byte, payload)
-	for i, seed := 0, h.Sum(nil); i < payload; i++ {
-		out[i] = seed[i%len(seed)] ^ byte(i)
-	}
-	return out
-}
-
-// produce writes a row into its slot as proto/lane.md lays it out.
-func (w *Worker) produce(o runner.Produce, fault Fault) []runner.Reply {
-	w.mu.Lock()
-	m, ok := w.arenas[o.Slot.Arena]
-	w.mu.Unlock()
-	if !ok {
-		return stale("produce")
-	}
-	b := body(o.RowPlan)
-	head := make([]byte, 64)
-	copy(head, "DFSLOT01")
-	binary.LittleEndian.PutUint64(head[8:], uint64(o.Version))
-	binary.LittleEndian.PutUint64(head[16:], uint64(o.Row))
-	binary.LittleEndian.PutUint64(head[24:], payload)
-	crc := crc32.ChecksumIEEE(b)
-	binary.LittleEndian.PutUint32(head[32:], crc)
-	if _, err := m.file.WriteAt(append(head, b...), int64(uint64(o.Slot.Index)*m.slotBytes)); err != nil {
-		return one(runner.Failed{Kind: runner.Internal, Message: err.Error()})
-	}
-	t := runner.Tensor{Name: "tokens", DType: "U8", Shape: []uint64{payload}, Offset: 64, NBytes: payload}
-	if fault == Outside {
-		t.Offset = m.slotBytes
-	}
-	return one(runner.Produced{Row: o.Row, BusyUS: 1, Handle: runner.Handle{Arena: o.Slot.Arena, Slot: o.Slot.Index,
-		Version: o.Version, CRC: crc, Tensors: []runner.Tensor{t}}})
-}
-
-// pull reads the slot and refuses whatever is not the row.
-func (w *Worker) pull(o runner.Pull) []runner.Reply {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	m, ok := w.arenas[o.Handle.Arena]
-	if !ok {
-		return stale("pull")
-	}
-	b := make([]byte, 64+payload)
-	if _, err := m.file.ReadAt(b, int64(uint64(o.Handle.Slot)*m.slotBytes)); err != nil {
-		return one(runner.Failed{Kind: runner.Internal, Message: err.Error()})
-	}
-	if binary.LittleEndian.Uint64(b[8:]) != uint64(o.Handle.Version) || binary.LittleEndian.Uint64(b[16:]) != uint64(o.Row) {
-		return stale("pull")
-	}
-	if string(b[64:]) != string(body(o.RowPlan)) || crc32.ChecksumIEEE(b[64:]) != o.Handle.CRC {
-		return one(runner.Failed{Kind: runner.Internal, Message: "the payload is not the row's"})
-	}
-	w.rows[o.Row] = true
-	return one(runner.Pulled{Row: o.Row, BusyUS: 1})
-}
-
-func (w *Worker) train(seq uint64, o runner.Train, fault Fault) []runner.Reply {
-	w.mu.Lock()
-	held, aborted := o.Row == 0 || w.rows[o.Row], w.aborted
-	w.mu.Unlock()
-	switch {
-	case w.isVoid(seq):
-		return one(runner.Failed{Kind: runner.Canceled, Message: "aborted"})
-	case o.Communicator != w.comm || o.Step != w.at+1 || !held:
-		return stale("train")
-	}
-	if o.Micro == 0 {
-		w.votes = nil
-	}
-	if o.Row != 0 {
-		w.votes = append(w.votes, runner.RowLoss{Row: o.Row, Numerator: 1 / float64(o.Step), Denominator: 1})
-	}
-	t := runner.Trained{Step: o.Step, Micro: o.Micro, Row: o.Row, BusyUS: 1}
-	if !o.Last {
-		return one(t)
-	}
-	if w.Sum != nil && !w.Sum.wait(o.Communicator, w.world, aborted, w.Gone) {
-		return one(runner.Failed{Kind: runner.Unavailable, Message: "the sum was broken off"})
-	}
-	v := runner.Voted{At: o.At, Rows: w.votes, Weight: math.Float32bits(8), Norm: math.Float32bits(float32(o.Step) + 0.5), Finite: true}
-	if fault == NaN && len(v.Rows) > 0 {
-		v.Finite = false
-		v.Rows[0].Numerator = math.NaN()
-	}
-	return []runner.Reply{t, v}
-}
-
-func (w *Worker) commit(o runner.Commit, fault Fault) []runner.Reply {
-	if o.Communicator != w.comm || o.Step != w.at && o.Step != w.at+1 {
-		return stale("commit")
-	}
-	if o.Step == w.at+1 {
-		w.at, w.chain = o.Step, o.Chain
-		w.state = sha256.Sum256(append(w.state[:], o.Chain[:]...))
-		if fault == Drift {
-			w.state[0]++
-		}
-	}
-	w.mu.Lock()
-	for _, v := range w.votes {
-		delete(w.rows, v.Row)
-	}
-	w.mu.Unlock()
-	w.votes = nil
-	return one(runner.Committed{Step: o.Step})
-}
-
-func (w *Worker) evaluate(o runner.Evaluate) []runner.Reply {
-	if o.What == "decode" && !w.plain {
-		return one(runner.Failed{Kind: runner.Invalid, Message: "decode before plain"})
-	}
-	w.plain = w.plain || o.What == "plain"
-	n := uint64(o.Count)
-	r := runner.Evaluated{Step: o.Step, What: o.What, BusyUS: 10 * n, Lossless: true}
-	if o.What == "loss" {
-		r.Numerator, r.Denominator = float64(n)/float64(o.Step+1), float64(n)
-		return one(r)
-	}
-	r.Tokens, r.Forwards = 8*n, 8*n
-	if o.What == "decode" {
-		r.Forwards = 2 * n
-	}
-	for range n {
-		r.Prompts = append(r.Prompts, runner.PromptResult{Tokens: 8, Forwards: uint32(r.Forwards / n), Equal: true, BusyUS: 10})
-	}
-	return one(r)
 }

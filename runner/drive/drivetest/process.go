@@ -32,8 +32,9 @@ type Process struct {
 	ended   bool
 	failure *runner.Failure
 	frozen  time.Time
-	beats   bool // although frozen
-	spins   bool // likewise
+	beats   bool          // although frozen
+	spins   bool          // likewise
+	thaw    chan struct{} // closed when it goes on
 	kills   int
 	flood   bool
 }
@@ -71,8 +72,12 @@ func (p *Process) WarmUp(ctx context.Context, progress func(string, uint32, uint
 			return runner.Certificate{}, err
 		}
 	}
+	took := l.Warm
+	if took == 0 {
+		took = time.Second
+	}
 	select {
-	case <-time.After(time.Second):
+	case <-time.After(took):
 		return runner.Certificate{Fingerprint: "model", Attention: "sdpa"}, nil
 	case <-p.gone:
 		return runner.Certificate{}, runner.Errorf(runner.Unavailable, "warm up: the process is gone")
@@ -120,6 +125,7 @@ func duplicate(f *os.File) (*os.File, error) {
 // Receive gives replies, also those from before a death.
 func (p *Process) Receive() (uint64, runner.Reply, *os.File, error) {
 	if p.flooding() {
+		p.pass(p.launcher.Ladder / 100) // a bubble's time stands while anybody runs
 		select {
 		case <-p.gone:
 			return 0, nil, nil, io.EOF
@@ -146,7 +152,27 @@ func (p *Process) Receive() (uint64, runner.Reply, *os.File, error) {
 }
 
 // BreakLane has the loop find a frame that breaks the rules.
-func (p *Process) BreakLane() { p.broken <- runner.Errorf(runner.Invalid, "decode reply: garbage") }
+func (p *Process) BreakLane() { p.breakLane(runner.Errorf(runner.Invalid, "decode reply: garbage")) }
+
+// DropLane closes its end of the lane, and it lives on.
+func (p *Process) DropLane() { p.breakLane(io.EOF) }
+
+// breakLane does nothing where the lane is broken already.
+func (p *Process) breakLane(err error) {
+	select {
+	case p.broken <- err:
+	default:
+	}
+}
+
+// Say has it answer an order that it may not have been given.
+func (p *Process) Say(seq uint64, r runner.Reply) {
+	select {
+	case p.replies <- reply{seq: seq, r: r}:
+	case <-p.gone:
+	default: // nobody reads: it is full
+	}
+}
 
 // Flood has it answer an order that it was not given, without end.
 func (p *Process) Flood() {
@@ -168,7 +194,36 @@ func (p *Process) CloseLane() { close(p.closed) }
 func (p *Process) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.frozen = time.Now()
+	if p.frozen.IsZero() {
+		p.frozen, p.thaw = time.Now(), make(chan struct{})
+	}
+}
+
+// Thaw has it go on, as SIGCONT does.
+func (p *Process) Thaw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.frozen.IsZero() {
+		p.frozen = time.Time{}
+		close(p.thaw)
+	}
+}
+
+// still waits while it is frozen; false when it ended meanwhile.
+func (p *Process) still() bool {
+	for {
+		p.mu.Lock()
+		frozen, thaw := !p.frozen.IsZero(), p.thaw
+		p.mu.Unlock()
+		if !frozen {
+			return true
+		}
+		select {
+		case <-thaw:
+		case <-p.gone:
+			return false
+		}
+	}
 }
 
 // Deadlock has it answer nothing from here on, and compute nothing, alive.
@@ -178,9 +233,10 @@ func (p *Process) Deadlock() { p.lock(false) }
 func (p *Process) Spin() { p.lock(true) }
 
 func (p *Process) lock(spins bool) {
+	p.Freeze()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.frozen, p.beats, p.spins = time.Now(), true, spins
+	p.beats, p.spins = true, spins
 }
 
 // Vitals are those of a process that computes all the time, until it is frozen.
@@ -205,6 +261,7 @@ func (p *Process) Kill(k core.Kill) {
 	p.mu.Lock()
 	p.kills++
 	p.mu.Unlock()
+	p.pass(p.launcher.Ladder)
 	p.end(&runner.Failure{Worker: p.life.Worker, Generation: p.life.Generation, Role: p.life.Worker.Role, Cause: k.Cause,
 		Message: k.Message, Hint: k.Hint, Traceback: k.Traceback, Signal: "SIGKILL", ForcedBySelf: true})
 }
@@ -223,6 +280,9 @@ func (p *Process) end(f *runner.Failure) {
 		close(p.gone)
 	}
 }
+
+// Gone is closed when it dies, which is before it is reaped.
+func (p *Process) Gone() <-chan struct{} { return p.gone }
 
 // Done is closed once its goroutines have ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
@@ -245,6 +305,10 @@ func (p *Process) Kills() int {
 func (p *Process) ReceiveOrder() (uint64, runner.Order, *os.File, error) {
 	select {
 	case a := <-p.orders:
+		if !p.still() {
+			closeFile(a)
+			return 0, nil, nil, io.EOF
+		}
 		return a.seq, a.order, a.file, nil
 	case <-p.gone:
 		return 0, nil, nil, io.EOF
@@ -261,11 +325,7 @@ func (p *Process) SendReply(seq uint64, r runner.Reply, f *os.File) error {
 		return io.ErrClosedPipe
 	default:
 	}
-	p.mu.Lock()
-	frozen := !p.frozen.IsZero()
-	p.mu.Unlock()
-	if frozen {
-		<-p.gone
+	if !p.still() {
 		return io.ErrClosedPipe
 	}
 	own := reply{seq: seq, r: r}
@@ -293,62 +353,19 @@ func (p *Process) run(w *Worker) {
 	default:
 		p.Die()
 	}
+	time.Sleep(p.launcher.Reap)
 	for len(p.orders) > 0 {
 		closeFile(<-p.orders)
 	}
 }
 
-// Launcher starts Processes.
-type Launcher struct {
-	Before func(ctx context.Context, life runner.Life) error // of a launch; an error fails it
-	WarmUp func(ctx context.Context, p *Process) error       // an error fails the warm-up
-	Fault  func(p *Process, o runner.Order) Fault
-	Sum    Sum
-	Linger bool // lanes outlive their processes, as one does that a stranger holds
-
-	mu      sync.Mutex // guards below
-	all     []*Process
-	warming int
-	most    int
-}
-
-// Launch starts one life.
-func (l *Launcher) Launch(ctx context.Context, life runner.Life) (drive.Process, error) {
-	if l.Before != nil {
-		if err := l.Before(ctx, life); err != nil {
-			return nil, err
-		}
+// pass lets some time of its life pass.
+func (p *Process) pass(d time.Duration) {
+	if d <= 0 {
+		return
 	}
-	p := &Process{life: life, launcher: l, orders: make(chan ask, 64), replies: make(chan reply, 64), broken: make(chan error, 1),
-		closed: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{})}
-	w := &Worker{ID: life.Worker, Sum: &l.Sum, Gone: p.gone, Died: p.Die}
-	if l.Fault != nil {
-		w.Fault = func(o runner.Order) Fault { return l.Fault(p, o) }
+	select {
+	case <-time.After(d):
+	case <-p.gone:
 	}
-	l.mu.Lock()
-	l.all = append(l.all, p)
-	l.mu.Unlock()
-	go p.run(w) // ends with the process; done says so
-	return p, nil
-}
-
-func (l *Launcher) gate(n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.warming += n
-	l.most = max(l.most, l.warming)
-}
-
-// MostWarming says how many lives warmed up at once, at the most.
-func (l *Launcher) MostWarming() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.most
-}
-
-// All gives every process that was started, in order.
-func (l *Launcher) All() []*Process {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return append([]*Process(nil), l.all...)
 }

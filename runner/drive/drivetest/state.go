@@ -78,11 +78,12 @@ type Sum struct {
 
 type sum struct {
 	there uint32
+	total Batch
 	whole chan struct{}
 }
 
-// wait gives false where it was broken off.
-func (s *Sum) wait(c runner.Communicator, world uint32, aborted, gone <-chan struct{}) bool {
+// wait adds a rank's part and gives the whole; false where it was broken off.
+func (s *Sum) wait(c runner.Communicator, world uint32, part Batch, aborted, gone <-chan struct{}) (Batch, bool) {
 	s.mu.Lock()
 	if s.sums == nil {
 		s.sums, s.round = map[string]*sum{}, map[runner.Communicator]int{}
@@ -93,6 +94,7 @@ func (s *Sum) wait(c runner.Communicator, world uint32, aborted, gone <-chan str
 		x = &sum{whole: make(chan struct{})}
 		s.sums[key] = x
 	}
+	x.total.Add(part)
 	if x.there++; x.there == world {
 		s.round[c]++
 		delete(s.sums, key)
@@ -101,9 +103,9 @@ func (s *Sum) wait(c runner.Communicator, world uint32, aborted, gone <-chan str
 	s.mu.Unlock()
 	select {
 	case <-x.whole:
-		return true
+		return x.total, true // nobody adds to a whole one
 	case <-aborted:
 	case <-gone:
 	}
-	return false
+	return Batch{}, false
 }
