@@ -46,13 +46,18 @@ def block_mask(rule: Rule) -> BlockMask:
     first_BN, end_BN = rule.context_spans()
     length, size = rule.documents_BS.shape[1], rule.block_size
     found = tiles(first_BN, end_BN, block_size=size, length=length)
-    return BlockMask.from_kv_blocks(
+    mask = BlockMask.from_kv_blocks(
         *listed(found.partial_BMU),
         *listed(found.full_BMU),
         BLOCK_SIZE=SIZE,
         mask_mod=_visible(first_BN.int(), end_BN.int(), length=length, size=size),
         seq_lengths=(first_BN.shape[1] * size, length + first_BN.shape[1] * size),
+        compute_q_blocks=False,
     )
+    # the backward's lists, by keys: torch makes them from the forward's, element by element under vmap
+    mask.q_num_blocks, mask.q_indices = listed(found.partial_BMU.mT)
+    mask.full_q_num_blocks, mask.full_q_indices = listed(found.full_BMU.mT)
+    return mask
 
 
 def _visible(first_BN: Tensor, end_BN: Tensor, *, length: int, size: int) -> Callable[..., Tensor]:
@@ -107,6 +112,7 @@ def listed(tiles_BMU: Tensor) -> tuple[Tensor, Tensor]:
 
     The true ones stand first, in rising order; what follows them means nothing.
     """
+    tiles_BMU = tiles_BMU.contiguous()
     count_B1M = tiles_BMU.sum(dim=-1, dtype=torch.int32)[:, None]
     index_BMU = torch.argsort(tiles_BMU.to(torch.uint8), dim=-1, descending=True, stable=True)
     return count_B1M, index_BMU.to(torch.int32)[:, None]
