@@ -28,10 +28,7 @@ func (c *Core) clone() *Core {
 	for i := range n.workers {
 		n.workers[i].orders, n.workers[i].maps = slices.Clone(n.workers[i].orders), slices.Clone(n.workers[i].maps)
 	}
-	n.ledger.Arenas = slices.Clone(c.ledger.Arenas)
-	for i := range n.ledger.Arenas {
-		n.ledger.Arenas[i].Slots = slices.Clone(n.ledger.Arenas[i].Slots)
-	}
+	n.ledger = c.ledger.Clone()
 	p := *c.planner.(*simple)
 	n.planner = &p
 	n.plans, n.disk, n.images, n.evals = slices.Clone(c.plans), slices.Clone(c.disk), slices.Clone(c.images), slices.Clone(c.evals)

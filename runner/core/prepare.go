@@ -108,7 +108,7 @@ func (c *Core) prepare() (acted bool) {
 			}
 			ready = ready && w.mapped(owner.arena)
 		}
-		if ready && c.move(w, life.Prepared) {
+		if ready && w.life.State == life.Certified && c.move(w, life.Prepared) {
 			c.started(w.id.Role)
 			if c.lacks(w) {
 				c.noImage = none // there may be memory for one now

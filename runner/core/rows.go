@@ -100,12 +100,11 @@ func (c *Core) arranged(in Arranged) {
 // unproduced gives the lowest row of an undecided step that is nowhere: in no
 // slot, in no buffer of its rank, and not trained in the open attempt.
 func (c *Core) unproduced() (runner.RowPlan, runner.Step, bool) {
-	stored := c.ledger.Rows()
 	for n := c.decided + 1; n <= c.planned && !c.over(n); n++ {
 		p := c.planOf(n)
 		for i := range p.Rows {
 			row, at := p.Rows[i].Row, p.spots[i]
-			if stored[row] || c.rank(at.rank).buffered(row) || c.spent(n, at.rank, at.micro) {
+			if c.ledger.Holds(row) || c.rank(at.rank).buffered(row) || c.spent(n, at.rank, at.micro) {
 				continue
 			}
 			return p.Rows[i], n, true

@@ -1,6 +1,9 @@
 package lease
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/dflash-runner/dflash-runner/runner"
 )
 
@@ -13,7 +16,36 @@ type Arena struct {
 }
 
 // Ledger is the entries of all slots, keyed by row: no row is in two slots.
-type Ledger struct{ Arenas []Arena }
+type Ledger struct {
+	Arenas []Arena
+	places map[runner.Row]place // of the rows that are in slots
+}
+
+// place is a slot by its indices.
+type place struct{ arena, slot int }
+
+// Clone gives a ledger that goes its own way from here.
+func (l *Ledger) Clone() Ledger {
+	n := Ledger{Arenas: slices.Clone(l.Arenas), places: maps.Clone(l.places)}
+	for i := range n.Arenas {
+		n.Arenas[i].Slots = slices.Clone(n.Arenas[i].Slots)
+	}
+	return n
+}
+
+// set is the only way to write an entry.
+func (l *Ledger) set(at place, next Slot) {
+	s := &l.Arenas[at.arena].Slots[at.slot]
+	if s.State != Free {
+		delete(l.places, s.Row)
+	}
+	if *s = next; next.State != Free {
+		if l.places == nil {
+			l.places = map[runner.Row]place{}
+		}
+		l.places[next.Row] = at
+	}
+}
 
 // Add adds an arena of n free slots.
 func (l *Ledger) Add(a runner.Arena, owner runner.Worker, n uint32) {
@@ -26,35 +58,30 @@ func (l *Ledger) Add(a runner.Arena, owner runner.Worker, n uint32) {
 
 // Find gives the slot that holds row.
 func (l *Ledger) Find(row runner.Row) (runner.Slot, Slot, bool) {
-	for i := range l.Arenas {
-		for j, s := range l.Arenas[i].Slots {
-			if s.State != Free && s.Row == row {
-				return runner.Slot{Arena: l.Arenas[i].Arena, Index: uint32(j)}, s, true
-			}
-		}
+	at, ok := l.places[row]
+	if !ok {
+		return runner.Slot{}, Slot{}, false
 	}
-	return runner.Slot{}, Slot{}, false
+	a := &l.Arenas[at.arena]
+	return runner.Slot{Arena: a.Arena, Index: uint32(at.slot)}, a.Slots[at.slot], true
 }
 
-// Rows gives the rows that are in slots.
-func (l *Ledger) Rows() map[runner.Row]bool {
-	rows := map[runner.Row]bool{}
-	for i := range l.Arenas {
-		for _, s := range l.Arenas[i].Slots {
-			if s.State != Free {
-				rows[s.Row] = true
-			}
-		}
-	}
-	return rows
+// Holds reports whether a slot holds row.
+func (l *Ledger) Holds(row runner.Row) bool {
+	_, ok := l.places[row]
+	return ok
 }
 
 // FreeOf gives the lowest free slot that lives of owner may write.
 func (l *Ledger) FreeOf(owner runner.Worker) (runner.Slot, Slot, bool) {
 	for i := range l.Arenas {
-		for j, s := range l.Arenas[i].Slots {
-			if l.Arenas[i].Owner == owner && s.State == Free {
-				return runner.Slot{Arena: l.Arenas[i].Arena, Index: uint32(j)}, s, true
+		a := &l.Arenas[i]
+		if a.Owner != owner {
+			continue
+		}
+		for j := range a.Slots {
+			if a.Slots[j].State == Free {
+				return runner.Slot{Arena: a.Arena, Index: uint32(j)}, a.Slots[j], true
 			}
 		}
 	}
@@ -64,9 +91,13 @@ func (l *Ledger) FreeOf(owner runner.Worker) (runner.Slot, Slot, bool) {
 // HighestFull gives owner's full slot with the highest row.
 func (l *Ledger) HighestFull(owner runner.Worker) (at runner.Slot, s Slot, ok bool) {
 	for i := range l.Arenas {
-		for j, c := range l.Arenas[i].Slots {
-			if l.Arenas[i].Owner == owner && c.State == Full && (!ok || c.Row > s.Row) {
-				at, s, ok = runner.Slot{Arena: l.Arenas[i].Arena, Index: uint32(j)}, c, true
+		a := &l.Arenas[i]
+		if a.Owner != owner {
+			continue
+		}
+		for j := range a.Slots {
+			if c := &a.Slots[j]; c.State == Full && (!ok || c.Row > s.Row) {
+				at, s, ok = runner.Slot{Arena: a.Arena, Index: uint32(j)}, *c, true
 			}
 		}
 	}
@@ -94,7 +125,7 @@ func (l *Ledger) Apply(at runner.Slot, e Event) error {
 		if !ok {
 			return runner.Errorf(runner.Stale, "apply event %d of %v to %v: it is %v, version %d, row %d, holder %v; handle version %d", e.Kind, e.Life, at, old.State, old.Version, old.Row, old.Holder, e.Handle.Version)
 		}
-		a.Slots[at.Index] = next
+		l.set(place{i, int(at.Index)}, next)
 		if e.Kind == Release {
 			a.HandOffs++
 		}
@@ -111,7 +142,7 @@ func (l *Ledger) ApplyAll(k Kind, life runner.Life) {
 				continue
 			}
 			if next, ok := Next(s, Event{Kind: k, Life: life}); ok {
-				l.Arenas[i].Slots[j] = next
+				l.set(place{i, j}, next)
 			}
 		}
 	}
