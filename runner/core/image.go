@@ -204,7 +204,7 @@ func (c *Core) imageMade(in ImageMade) {
 		return
 	}
 	im.state = valid
-	if c.restore.image == im.id {
+	if c.restore.image == im.id && c.end.record == 0 { // nothing follows the end's record
 		c.restored(im.step, im.chain)
 	}
 }

@@ -25,7 +25,7 @@ type checkpoint struct {
 // recovering restores when no drafter and no image holds the state of the
 // decided step, and none is applying it (rules 5 and 6).
 func (c *Core) recovering() bool {
-	if c.end.on && c.end.quick || c.restore.image != 0 {
+	if c.end.on && c.end.quick || c.end.record != 0 || c.restore.image != 0 {
 		return false
 	}
 	if !c.restore.wanted {

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -84,5 +85,52 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 	}
 	if n := count(x, func(s Send) bool { return is[runner.Train](s.Order) }); n > 0 {
 		t.Errorf("%d micro-steps were trained again", n)
+	}
+}
+
+// A run that is told to stop while it opens the checkpoint to restore from ends
+// without that restore: nothing follows the end's record, whether the
+// checkpoint turns out to be good or bad.
+func TestStopWhileRestoring(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 3, slots: 2, checkpoint: 1, budget: 9}
+	for name, then := range map[string]func(ImageID) Input{
+		"good": func(i ImageID) Input { return ImageMade{Image: i} },
+		"bad":  func(i ImageID) Input { return ImageFailed{Image: i, Err: runner.Errorf(runner.Invalid, "torn")} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := stage(t, s, func(w *world) bool { return len(w.disk) == 1 })
+			c, err := New(s.config(x.leave()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			acts := c.Handle(t0, Begin{})
+			var opened ImageID
+			for _, a := range acts {
+				if o, ok := a.(OpenImage); ok {
+					opened = o.Image
+				}
+			}
+			if opened == 0 {
+				t.Fatalf("want a checkpoint opened, got %+v", acts)
+			}
+			inputs := []Input{StopRequested{Reason: "the test"}}
+			for _, a := range acts {
+				if l, ok := a.(Launch); ok {
+					inputs = append(inputs, Exited{Life: l.Life})
+				}
+			}
+			for _, in := range append(inputs, Durable{UpTo: 1}, then(opened)) {
+				acts = append(acts, c.Handle(t0, in)...)
+			}
+			var records []string
+			for _, a := range acts {
+				if r, ok := a.(Append); ok {
+					records = append(records, fmt.Sprintf("%T", r.Record))
+				}
+			}
+			if len(records) == 0 || records[len(records)-1] != "runner.EndRecord" {
+				t.Errorf("want the end's record last, got %v", records)
+			}
+		})
 	}
 }
