@@ -32,9 +32,17 @@ func (c *Core) taken() map[string]int {
 	return taken
 }
 
-// turns gives out turns: to the micro-step that reduces if it can go, else to
-// the longest unserved, except where a reducing one waits. true if any was given.
+// turns gives out all turns that can be. true if any was given.
 func (c *Core) turns() (acted bool) {
+	for c.turn() {
+		acted = true
+	}
+	return acted
+}
+
+// turn gives out one: to the micro-step that reduces if it can go, else to the
+// longest unserved, except where a reducing one waits.
+func (c *Core) turn() bool {
 	if c.held() || c.restore.wanted {
 		return false
 	}
