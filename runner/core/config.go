@@ -25,7 +25,8 @@ type Config struct {
 	Evaluation   Evaluation
 	Restart      Restart
 	Deadlines    Deadlines
-	NonFinite    int  // so many non-finite votes running end the run
+	NonFinite    int // so many non-finite votes running end the run
+	Spikes       Spikes
 	AskScheduler bool // ask which free target makes a row, where several are free
 	Manifest     runner.Digest
 	Excluded     []rows.Exclusion

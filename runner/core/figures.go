@@ -28,6 +28,7 @@ type figures struct {
 	bestLoss  float64
 	hasBest   bool
 	moments   Moments
+	spikes    spikes
 	accounted time.Time // when usage was put down last
 }
 

@@ -153,6 +153,9 @@ func arenaView(a lease.Arena, f arenaFigures) ArenaView {
 // degraded gives the reasons why the run is less healthy than it should be.
 func (c *Core) degraded() []string {
 	why := slices.Clone(c.figures.degraded)
+	if s := c.figures.spikes.shown(c.decided); s != "" {
+		why = append(why, s)
+	}
 	for _, b := range c.barred {
 		why = append(why, c.barredFor(b.device))
 	}

@@ -129,6 +129,7 @@ func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *co
 	k := core.Config{Devices: u.plan.Turns, GateWidth: c.WarmUp.Width, Slots: uint32(c.Workers.Slots), ArenaKind: u.plan.Arenas.Kind,
 		Planner: p.planner, Steps: p.steps, HorizonSteps: c.Training.HorizonSteps, ImageEvery: runner.Step(c.Images.EverySteps),
 		Checkpoint: runner.Step(c.Checkpoints.EverySteps), KeepLast: c.Checkpoints.KeepLast, ForgetBest: c.Checkpoints.KeepBest == 0, NonFinite: c.Failure.NonfiniteSteps,
+		Spikes:   core.Spikes{Loss: c.Failure.LossSpike, Norm: c.Failure.NormSpike},
 		Manifest: manifest, Excluded: p.planner.Excluded(), Resume: resume,
 		Evaluation: core.Evaluation{Every: runner.Step(c.Checkpoints.EverySteps), AtStart: true, AtEnd: true,
 			Heldout: uint32(c.Evaluate.HeldoutSamples), HeldoutChunk: heldoutChunk, Prompts: uint32(c.Evaluate.Prompts), PromptChunk: promptChunk, PromptsAtStart: promptsAtStart,
