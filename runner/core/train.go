@@ -179,7 +179,7 @@ func (c *Core) decide() bool {
 		c.rank(r).blame = 0
 	}
 	c.passed()
-	c.emitStep(rec)
+	c.emitStep(rec, c.figures.stalls.decided())
 	c.spiked(rec)
 	return true
 }
