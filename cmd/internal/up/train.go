@@ -31,7 +31,14 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	if err := worker.BecomeSubreaper(); err != nil {
 		return core.Finish{}, "", err
 	}
-	sockets, release, err := admin.OwnedDirectory()
+	left, err := admin.RemoveLeft(u.dir.path)
+	if err != nil {
+		u.warn("sockets", err.Error()) // nothing of this life needs them gone
+	}
+	for _, path := range left {
+		u.note("leftover removed", path+": sockets of an earlier supervisor of this run, which is dead")
+	}
+	sockets, release, err := admin.OwnedDirectory(u.dir.path)
 	if err != nil {
 		return core.Finish{}, "", err
 	}
