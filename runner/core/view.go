@@ -124,7 +124,9 @@ func (c *Core) View() View {
 		v.Images = append(v.Images, ImageView{im.id, im.step, im.state == valid})
 	}
 	for _, d := range c.disk {
-		v.Checkpoints = append(v.Checkpoints, d.CheckpointRecord)
+		if d.Step > 0 { // else a stray one
+			v.Checkpoints = append(v.Checkpoints, d.CheckpointRecord)
+		}
 	}
 	return v
 }
