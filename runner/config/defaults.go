@@ -36,7 +36,7 @@ func defaults() *Config {
 			Hang: Hang{Heartbeat: Duration(10 * time.Second), WarmUp: Duration(2 * time.Minute), Order: Duration(time.Minute)},
 			Deadlines: Deadlines{
 				Launch: Duration(time.Minute), Configure: Duration(10 * time.Minute),
-				Order: Duration(5 * time.Minute), Drain: Duration(20 * time.Second),
+				Order: Duration(5 * time.Minute), Drain: Duration(20 * time.Second), Stop: Duration(10 * time.Minute),
 			},
 		},
 		Export: Export{DType: "bfloat16"},

@@ -361,6 +361,8 @@ type Deadlines struct {
 	Order Duration `yaml:"order" min:"1s"`
 	// Drain is for finishing and ending. Default 20s.
 	Drain Duration `yaml:"drain" min:"100ms"`
+	// Stop is from a signal or `down` to the end, with its checkpoint; then the run is ended at once, and its newest checkpoint is what there is. Default 10m.
+	Stop Duration `yaml:"stop" min:"1s"`
 }
 
 // Export says where the drafter goes at the end.

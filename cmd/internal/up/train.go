@@ -145,7 +145,7 @@ func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *co
 			Jitter: c.Failure.Jitter, Seed: c.Run.Seed, Never: c.Workers.OnFailure == "stop"},
 		Deadlines: core.Deadlines{Launch: u.releaseLimit() + 2*c.Failure.Deadlines.Launch.D() + c.Failure.Deadlines.Configure.D() + warmUpSlack, WarmUp: c.WarmUp.Deadline.D() + warmUpSlack,
 			Order: c.Failure.Deadlines.Order.D(), Step: c.Failure.Deadlines.Order.D(), Abort: c.Failure.Deadlines.Order.D(), Image: c.Failure.Deadlines.Order.D(),
-			Evaluate: c.Failure.Deadlines.Order.D(), Drain: c.Failure.Deadlines.Drain.D(), Stop: 2 * c.Failure.Deadlines.Order.D()},
+			Evaluate: c.Failure.Deadlines.Order.D(), Drain: c.Failure.Deadlines.Drain.D(), Stop: c.Failure.Deadlines.Stop.D()},
 	}
 	for _, w := range u.plan.Workers {
 		k.Workers = append(k.Workers, core.Worker{Worker: w.Name, Device: w.Device})
