@@ -156,7 +156,7 @@ func liveRun(dir string) int {
 	}
 	if err == nil {
 		var release func() error
-		if _, release, err = admin.OwnedDirectory(); err == nil {
+		if _, release, err = admin.OwnedDirectory(""); err == nil {
 			defer func() { _ = release() }()
 		}
 	}

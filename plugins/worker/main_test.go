@@ -160,9 +160,11 @@ var workers = map[string]workertest.Worker{
 		os.Exit(1)
 		return nil
 	}},
-	"stubborn": {Terminate: func() {}},
-	"child":    {Describe: func(_ context.Context, d *workerv1.Description) error { return spawn(d, false) }},
-	"escape":   {Describe: func(_ context.Context, d *workerv1.Description) error { return spawn(d, true) }},
+	"flood-err": {Describe: func(context.Context, *workerv1.Description) error { return floodStderr() }},
+	"deaf":      {Lane: func(conn *net.UnixConn, _ *workerv1.Configuration) { _ = conn.Close(); hang(context.Background()) }},
+	"stubborn":  {Terminate: func() {}},
+	"child":     {Describe: func(_ context.Context, d *workerv1.Description) error { return spawn(d, false) }},
+	"escape":    {Describe: func(_ context.Context, d *workerv1.Description) error { return spawn(d, true) }},
 	"lane": {Lane: func(conn *net.UnixConn, _ *workerv1.Configuration) {
 		buffer := make([]byte, 64)
 		n, _ := conn.Read(buffer)
@@ -193,6 +195,21 @@ func floodStdout() error {
 	}
 	_, err := out.WriteString("\n1|1|unix|/second/handshake|grpc\n")
 	return err
+}
+
+// floodStderr writes so many MiB of lines as it is told.
+func floodStderr() error {
+	mib, err := strconv.Atoi(os.Getenv("HF_FLOOD_MIB"))
+	if err != nil {
+		return err
+	}
+	chunk := strings.Repeat("line "+strings.Repeat("x", 250)+"\n", 4096) // 1 MiB
+	for range mib {
+		if _, err := rawStderr().WriteString(chunk); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // spawn starts a child that holds the worker's pipes, in its group or out of it.

@@ -145,6 +145,7 @@ def test_a_signal_ends_the_job_and_leaves_nothing(tmp_path):
         while b'"stage": "target"' not in (line := process.stdout.readline()):
             assert line, "it ended before it trained"
         assert list(tmp_path.glob(".target.partial-*")), "it is at work"
+        process.send_signal(signal.SIGUSR1)  # not for it
         process.send_signal(signal.SIGTERM)
         last = process.stdout.read().splitlines()[-1]
     assert process.returncode == 1

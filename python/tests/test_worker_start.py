@@ -141,9 +141,10 @@ def test_refuses_orders_before_the_certificate(host: Host) -> None:
     assert drain(host) == 0
 
 
-def test_drains_on_sigterm_and_ignores_sigint(host: Host) -> None:
-    """Ctrl-C in the terminal is the supervisor's to handle."""
+def test_drains_on_sigterm_and_ignores_others(host: Host) -> None:
+    """Ctrl-C in the terminal and a batch system's SIGUSR1 are the supervisor's to handle."""
     host.process.send_signal(signal.SIGINT)
+    host.process.send_signal(signal.SIGUSR1)
     call(host, "/grpc.health.v1.Health/Check", b"\x0a\x06plugin")
     host.process.send_signal(signal.SIGTERM)
     assert host.wait() == 0

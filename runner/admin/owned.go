@@ -24,9 +24,16 @@ const (
 	ownerFile   = "owner.json"
 )
 
+// owner is the record: the process, and the directory of the run that it works on.
+type owner struct {
+	Process
+	Run string `json:"run,omitempty"` // absolute; records of older versions have none
+}
+
 // OwnedDirectory makes a directory of this process in the runtime directory,
-// 0700. release removes it with what is in it, once nothing there is used.
-func OwnedDirectory() (path string, release func() error, err error) {
+// 0700. run is the directory of the run that it works on, absolute, or "".
+// release removes it with what is in it, once nothing there is used.
+func OwnedDirectory(run string) (path string, release func() error, err error) {
 	runtime, err := RuntimeDirectory()
 	if err != nil {
 		return "", nil, err
@@ -35,7 +42,7 @@ func OwnedDirectory() (path string, release func() error, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	text, err := json.Marshal(self)
+	text, err := json.Marshal(owner{self, run})
 	if err != nil {
 		return "", nil, runner.Errorf(runner.Internal, "make socket directory: %w", err)
 	}
@@ -63,6 +70,7 @@ func OwnedDirectory() (path string, release func() error, err error) {
 // Owned is a directory in the runtime directory, and what is known of its owner.
 type Owned struct {
 	Path string
+	Run  string // that its owner worked on, where that is recorded
 	Dead bool   // its owner is proved to be gone
 	Why  string // it is left alone, where it is not; empty where its owner is alive
 }
@@ -80,7 +88,7 @@ func OwnedDirectories(runtime string) ([]Owned, error) {
 			continue
 		}
 		o := Owned{Path: filepath.Join(runtime, e.Name())}
-		o.Dead, o.Why = judge(o.Path)
+		o.Run, o.Dead, o.Why = judge(o.Path)
 		if o.Dead || o.Why != "" {
 			out = append(out, o)
 		}
@@ -88,20 +96,44 @@ func OwnedDirectories(runtime string) ([]Owned, error) {
 	return out, nil
 }
 
+// RemoveLeft removes what dead processes that worked on a run left in the
+// runtime directory, and names it. The caller holds the run's lock.
+func RemoveLeft(run string) (gone []string, err error) {
+	runtime, err := RuntimeDirectory()
+	if err != nil {
+		return nil, err
+	}
+	all, err := OwnedDirectories(runtime)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range all {
+		if !o.Dead || o.Run == "" || o.Run != run {
+			continue
+		}
+		if err := os.RemoveAll(o.Path); err != nil {
+			return gone, runner.Errorf(runner.Unavailable, "remove socket directory: %w", err)
+		}
+		gone = append(gone, o.Path)
+	}
+	return gone, nil
+}
+
 // judge reads a directory's record.
-func judge(dir string) (dead bool, why string) {
+func judge(dir string) (run string, dead bool, why string) {
 	text, err := os.ReadFile(filepath.Join(dir, ownerFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, "it does not say whose it is"
+		return "", false, "it does not say whose it is"
 	}
-	var p Process
+	var o owner
 	if err == nil {
-		err = json.Unmarshal(text, &p)
+		err = json.Unmarshal(text, &o)
 	}
 	if err != nil {
-		return false, fmt.Sprintf("whose it is cannot be read: %v", err)
+		return "", false, fmt.Sprintf("whose it is cannot be read: %v", err)
 	}
-	return p.gone()
+	dead, why = o.gone()
+	return o.Run, dead, why
 }
 
 // gone reports whether the process is proved to be dead; why says what stands

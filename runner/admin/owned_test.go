@@ -20,7 +20,7 @@ func TestOwnedDirectories(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(runtime) })
 	t.Setenv("XDG_RUNTIME_DIR", runtime)
-	mine, release, err := OwnedDirectory()
+	mine, release, err := OwnedDirectory("/runs/x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,5 +105,51 @@ func TestZombieIsGone(t *testing.T) {
 	}
 	if dead, why := p.gone(); !dead {
 		t.Errorf("ended: dead %v, %q", dead, why)
+	}
+}
+
+// TestRemoveLeft: what the dead left goes where it was of this run, and nothing else.
+func TestRemoveLeft(t *testing.T) {
+	base, err := os.MkdirTemp("", "dfr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(base) })
+	t.Setenv("XDG_RUNTIME_DIR", base)
+	runtime, err := RuntimeDirectory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := live(t).Process
+	dead := self
+	dead.StartTicks++ // the pid is another process's by now
+	elsewhere := self
+	elsewhere.Namespace = "pid:[1]"
+	reboot := self
+	reboot.BootID = "another boot"
+	for name, o := range map[string]owner{
+		"s-mine": {dead, "/runs/x"}, "s-boot": {reboot, "/runs/x"}, "s-other": {dead, "/runs/x2"}, "s-old": {dead, ""},
+		"s-live": {self, "/runs/x"}, "s-far": {elsewhere, "/runs/x"},
+	} {
+		if err := os.Mkdir(filepath.Join(runtime, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file, text := range map[string][]byte{ownerFile: text, "socket": nil} {
+			if err := os.WriteFile(filepath.Join(runtime, name, file), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	gone, err := RemoveLeft("/runs/x")
+	if err != nil || len(gone) != 2 || filepath.Base(gone[0]) != "s-boot" || filepath.Base(gone[1]) != "s-mine" {
+		t.Errorf("removed %v, %v, want s-boot and s-mine", gone, err)
+	}
+	left, err := filepath.Glob(filepath.Join(runtime, "s-*"))
+	if err != nil || len(left) != 4 {
+		t.Errorf("left %v, %v, want the four others", left, err)
 	}
 }

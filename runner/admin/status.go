@@ -50,6 +50,7 @@ type Status struct {
 	Skipped       uint64            `json:"skipped"`  // samples settled without training
 	Degraded      []Reason          `json:"degraded"` // what does not work as it should
 	Scheduler     string            `json:"scheduler"`
+	ImageStall    Stall             `json:"image_stall"`
 	Directory     string            `json:"directory"`
 	Socket        string            `json:"socket"`
 	Process       Process           `json:"process"`
@@ -168,6 +169,15 @@ type ImageStatus struct {
 	Step  runner.Step `json:"step"`
 	Bytes uint64      `json:"bytes"`
 	Valid bool        `json:"valid"`
+}
+
+// Stall is how long commits waited for an image of the step before to be taken,
+// since this supervisor began.
+type Stall struct {
+	Commits  uint64   `json:"commits"`   // that waited
+	Seconds  float64  `json:"seconds"`   // in all
+	LongestS float64  `json:"longest_s"` // of one
+	Share    *float64 `json:"share"`     // of the time of training: of a step, on average; null before it
 }
 
 // CheckpointStatus is the newest checkpoint on disk.

@@ -46,7 +46,8 @@ type Summary struct {
 	EndedAt             time.Time          `json:"ended_at"`
 	ExitReason          string             `json:"exit_reason"`
 	Hint                string             `json:"hint"`
-	Next                string             `json:"next"`                  // how to go on after a stop or a failure that may be retried, or empty
+	Next                string             `json:"next"` // how to go on after a stop or a failure that may be retried, or empty
+	ImageStall          Stall              `json:"image_stall"`
 	SupervisorPeakBytes uint64             `json:"supervisor_peak_bytes"` // VmHWM
 	SupervisorCPUS      float64            `json:"supervisor_cpu_s"`
 	Figures             map[string]float64 `json:"figures,omitempty"`

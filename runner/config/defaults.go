@@ -32,11 +32,11 @@ func defaults() *Config {
 		Failure: Failure{
 			Restarts: 3, Decay: Duration(10 * time.Minute),
 			BackoffMin: Duration(time.Second), BackoffMax: Duration(30 * time.Second), Jitter: 0.25,
-			Release: Duration(30 * time.Second), NonfiniteSteps: 3,
+			Release: Duration(30 * time.Second), NonfiniteSteps: 3, LossSpike: 3, NormSpike: 10,
 			Hang: Hang{Heartbeat: Duration(10 * time.Second), WarmUp: Duration(2 * time.Minute), Order: Duration(time.Minute)},
 			Deadlines: Deadlines{
 				Launch: Duration(time.Minute), Configure: Duration(10 * time.Minute),
-				Order: Duration(5 * time.Minute), Drain: Duration(20 * time.Second),
+				Order: Duration(5 * time.Minute), Drain: Duration(20 * time.Second), Stop: Duration(10 * time.Minute),
 			},
 		},
 		Export: Export{DType: "bfloat16"},

@@ -329,6 +329,10 @@ type Failure struct {
 	Release Duration `yaml:"release" min:"0s"`
 	// NonfiniteSteps running that end the run. Default 3.
 	NonfiniteSteps int `yaml:"nonfinite_steps" min:"1" max:"1000"`
+	// LossSpike is how many times the median loss of the last 32 steps a step's may be; more is reported, and health degraded for 32 steps; 0: never. Default 3.
+	LossSpike float64 `yaml:"loss_spike" min:"0" max:"1000000"`
+	// NormSpike is likewise for the gradient's norm before clipping. Default 10.
+	NormSpike float64 `yaml:"norm_spike" min:"0" max:"1000000"`
 	// Hang says when a worker is ended before its deadline because it hangs.
 	Hang Hang `yaml:"hang"`
 	// Deadlines of what a worker is asked.
@@ -357,6 +361,8 @@ type Deadlines struct {
 	Order Duration `yaml:"order" min:"1s"`
 	// Drain is for finishing and ending. Default 20s.
 	Drain Duration `yaml:"drain" min:"100ms"`
+	// Stop is from a signal or `down` to the end, with its checkpoint; then the run is ended at once, and its newest checkpoint is what there is. Default 10m.
+	Stop Duration `yaml:"stop" min:"1s"`
 }
 
 // Export says where the drafter goes at the end.

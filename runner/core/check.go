@@ -32,6 +32,8 @@ func (cfg *Config) check() error {
 		return runner.Errorf(runner.Invalid, "check steps: want steps or epochs above 0, got neither")
 	case cfg.HorizonSteps < 1 || cfg.NonFinite < 1 || cfg.KeepLast < 0:
 		return runner.Errorf(runner.Invalid, "check limits: want horizon steps and non-finite votes of at least 1 and checkpoints kept of at least 0, got %d, %d and %d", cfg.HorizonSteps, cfg.NonFinite, cfg.KeepLast)
+	case cfg.Spikes.Loss < 0 || cfg.Spikes.Norm < 0:
+		return runner.Errorf(runner.Invalid, "check spikes: want factors of at least 0, got %g and %g", cfg.Spikes.Loss, cfg.Spikes.Norm)
 	case e.Heldout > 0 && e.HeldoutChunk == 0 || e.Prompts > 0 && (e.PromptChunk == 0 || e.NewTokens == 0):
 		return runner.Errorf(runner.Invalid, "check evaluation: want chunks and new tokens above 0, got %+v", e)
 	}

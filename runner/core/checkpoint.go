@@ -128,9 +128,23 @@ func (c *Core) keepDisk(keep func(int) bool) (kept []checkpoint) {
 	return kept
 }
 
-// takeCheckpoints takes over the checkpoints of an earlier life.
+// takeCheckpoints takes over the checkpoints of an earlier life. A stray one is
+// bad from the start, so the next publication removes it.
 func (c *Core) takeCheckpoints(r *Resume) {
-	for _, rec := range r.Checkpoints {
+	for _, rec := range slices.Concat(r.Checkpoints, r.Adopted) {
+		c.disk = slices.DeleteFunc(c.disk, func(d checkpoint) bool { return d.Name == rec.Name })
 		c.disk = append(c.disk, checkpoint{CheckpointRecord: rec})
+	}
+	for _, name := range r.Strays {
+		c.disk = append(c.disk, checkpoint{CheckpointRecord: runner.CheckpointRecord{Name: name}, bad: true})
+	}
+}
+
+// recordAdopted appends the records that a kill kept from the journal.
+func (c *Core) recordAdopted() {
+	if r := c.cfg.Resume; r != nil {
+		for _, rec := range r.Adopted {
+			c.append(rec)
+		}
 	}
 }

@@ -25,7 +25,8 @@ type Config struct {
 	Evaluation   Evaluation
 	Restart      Restart
 	Deadlines    Deadlines
-	NonFinite    int  // so many non-finite votes running end the run
+	NonFinite    int // so many non-finite votes running end the run
+	Spikes       Spikes
 	AskScheduler bool // ask which free target makes a row, where several are free
 	Manifest     runner.Digest
 	Excluded     []rows.Exclusion
@@ -98,6 +99,8 @@ type Resume struct {
 	Plans       []runner.PlanRecord       // the newest of each step, by step without a gap, from the oldest checkpoint's step + 1 at the latest to the last
 	Committed   runner.Step               // newest commit of the surviving lineage
 	Checkpoints []runner.CheckpointRecord // those whose directories are there, by step
+	Adopted     []runner.CheckpointRecord // likewise, proved whole; the journal lacks these records
+	Strays      []string                  // names of checkpoints that are not to be used
 	Evaluations []runner.EvaluationRecord // all of the surviving lineage
 	Rows        uint64                    // rows committed through step Committed
 	Samples     uint64                    // likewise: pieces of those rows

@@ -220,6 +220,7 @@ func (c *Core) begin() {
 	if r := c.cfg.Resume; (r == nil || !r.Excluded) && len(c.cfg.Excluded) > 0 {
 		c.exclude()
 	}
+	c.recordAdopted()
 	c.sync(c.journal.number)
 	for i := range c.workers {
 		c.startLife(&c.workers[i])

@@ -28,6 +28,8 @@ type figures struct {
 	bestLoss  float64
 	hasBest   bool
 	moments   Moments
+	spikes    spikes
+	stalls    Stalls
 	accounted time.Time // when usage was put down last
 }
 
@@ -151,8 +153,8 @@ func (c *Core) takeFigures(r *Resume) {
 	}
 }
 
-// emitStep tells people of a decided step.
-func (c *Core) emitStep(rec runner.CommitRecord) {
+// emitStep tells people of a decided step, and how long it waited for an image.
+func (c *Core) emitStep(rec runner.CommitRecord, waited time.Duration) {
 	e := runner.Event{Level: runner.Info, Name: "step decided", Step: rec.Step, Lineage: rec.Lineage, Figures: map[string]float64{"rows": float64(len(rec.Rows))}}
 	if loss, ok := lossOf(rec.Rows); ok {
 		e.Figures["loss"] = loss
@@ -160,5 +162,8 @@ func (c *Core) emitStep(rec runner.CommitRecord) {
 	e.Figures["lr"] = c.planOf(rec.Step).Plan.LR
 	e.Figures["norm"] = float64(math.Float32frombits(rec.Norm))
 	e.Figures["tokens"] = float64(c.figures.steps[len(c.figures.steps)-1].tokens)
+	if waited > 0 {
+		e.Figures["image_wait_ms"] = float64(waited.Microseconds()) / 1000
+	}
 	c.emit(e)
 }

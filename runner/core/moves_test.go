@@ -187,7 +187,7 @@ func (w *world) outage(v verb) {
 
 // resumeOf reads a journal as the product's reader does.
 func resumeOf(rs []runner.Record, disk []picture) *Resume {
-	r := &Resume{Lineage: 1}
+	r, named := &Resume{Lineage: 1}, map[string]runner.Chain{}
 	for _, rec := range rs {
 		switch rec := rec.(type) {
 		case runner.ArrangeRecord:
@@ -202,6 +202,8 @@ func resumeOf(rs []runner.Record, disk []picture) *Resume {
 			r.Committed = rec.Step
 		case runner.EvaluationRecord:
 			r.Evaluations = append(r.Evaluations, rec)
+		case runner.CheckpointRecord:
+			named[rec.Name] = rec.Chain
 		}
 	}
 	for _, p := range r.Plans {
@@ -210,7 +212,15 @@ func resumeOf(rs []runner.Record, disk []picture) *Resume {
 		}
 	}
 	for _, d := range disk {
-		r.Checkpoints = append(r.Checkpoints, runner.CheckpointRecord{Step: d.step, Name: nameOf(d.step), Chain: d.chain, Image: digest("image" + d.value)})
+		rec := runner.CheckpointRecord{Step: d.step, Name: nameOf(d.step), Chain: d.chain, Image: digest("image" + d.value)}
+		switch {
+		case named[rec.Name] == d.chain:
+			r.Checkpoints = append(r.Checkpoints, rec)
+		case d.step <= r.Committed: // renamed just before the supervisor died
+			r.Adopted = append(r.Adopted, rec)
+		default:
+			r.Strays = append(r.Strays, rec.Name)
+		}
 	}
 	return r
 }

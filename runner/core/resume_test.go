@@ -47,7 +47,7 @@ func TestResumePassesOverBadCheckpoints(t *testing.T) {
 		"of a later step": func(_ *scene, r *Resume) { r.Checkpoints[len(r.Checkpoints)-1].Step = 4 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := stage(t, s, func(w *world) bool { return len(w.disk) == 2 })
+			x := stage(t, s, func(w *world) bool { return len(resumeOf(w.journal[:w.base+w.durable], w.disk).Checkpoints) == 2 })
 			r := x.leave()
 			spoil(x, r)
 			x.acts = nil
@@ -132,5 +132,36 @@ func TestStopWhileRestoring(t *testing.T) {
 				t.Errorf("want the end's record last, got %v", records)
 			}
 		})
+	}
+}
+
+// A checkpoint that was renamed just before the supervisor died gets its record
+// and is restored from; a stray one goes once another is published.
+func TestResumeAdopts(t *testing.T) {
+	s := setup{targets: 1, drafters: 2, micros: 1, steps: 4, slots: 2, checkpoint: 1, budget: 9, verbose: true}
+	x := stage(t, s, func(w *world) bool { return len(w.disk) == 2 })
+	r := x.leave()
+	if len(r.Checkpoints) != 1 || len(r.Adopted) != 1 || r.Adopted[0].Step != 2 {
+		t.Fatalf("the journal names %+v, the disk has %+v besides", r.Checkpoints, r.Adopted)
+	}
+	r.Strays = []string{"step-9"}
+	x.acts = nil
+	x.start(r)
+	named := count(x, func(a Append) bool { c, ok := a.Record.(runner.CheckpointRecord); return ok && c == r.Adopted[0] })
+	restored := count(x, func(a Append) bool { c, ok := a.Record.(runner.RestoreRecord); return ok && c.Step == 2 })
+	if named != 1 || restored != 1 {
+		t.Errorf("%d records of it and %d restores from it, want one of each", named, restored)
+	}
+	stray := func(a Unpublish) bool { return a.Name == "step-9" }
+	if count(x, stray) != 0 {
+		t.Error("the stray one is removed before another was published")
+	}
+	if f := x.over(); f.Code != runner.ExitDone || count(x, stray) != 1 || x.bad != "" {
+		t.Errorf("finished with %+v, the stray one removed %d times %s\n%s", f, count(x, stray), x.bad, x.history())
+	}
+	for _, d := range x.core.View().Checkpoints {
+		if d.Name == "step-9" {
+			t.Error("the stray one is shown")
+		}
 	}
 }

@@ -179,7 +179,8 @@ func (c *Core) decide() bool {
 		c.rank(r).blame = 0
 	}
 	c.passed()
-	c.emitStep(rec)
+	c.emitStep(rec, c.figures.stalls.decided())
+	c.spiked(rec)
 	return true
 }
 
@@ -195,8 +196,20 @@ func (c *Core) notFinite() {
 	c.replan(n, bad)
 	c.stepEvent(step.Event{Kind: step.Refuse})
 	if c.figures.notFinite >= c.cfg.NonFinite || len(bad) == 0 {
-		c.finish(runner.ExitHopeless, fmt.Sprintf("%d votes running were not finite, the last at step %d", c.figures.notFinite, n), false)
+		c.finish(runner.ExitHopeless, fmt.Sprintf("%d votes running were not finite, the last at step %d, %s", c.figures.notFinite, n, rowsAre(bad)), false)
 	}
+}
+
+// rowsAre names the rows at fault in a sentence.
+func rowsAre(bad []runner.Row) string {
+	if len(bad) == 0 {
+		return "with no row left in it"
+	}
+	names := fmt.Sprint(bad[0])
+	for _, row := range bad[1:] {
+		names += fmt.Sprintf(", %d", row)
+	}
+	return "for row " + names
 }
 
 // faulty gives the rows whose own loss is not finite; where only the norm is

@@ -39,6 +39,7 @@ func (c *Core) account(now time.Time) {
 	if c.figures.moments.Training.IsZero() || c.over(c.decided+1) || c.end.on {
 		return
 	}
+	c.figures.stalls.spend(c.keptBy(), now.Sub(from))
 	var rows outlook
 	for i := range c.workers {
 		w := &c.workers[i]

@@ -32,6 +32,7 @@ type View struct {
 	Checkpoints  []runner.CheckpointRecord
 	Evaluations  []runner.EvaluationRecord
 	Moments      Moments
+	Stalls       Stalls
 	Failures     []runner.Failure
 	Degraded     []string
 	Ending       bool
@@ -101,7 +102,7 @@ func (c *Core) View() View {
 	f := &c.figures
 	v := View{Step: c.decided, Steps: c.limit(), Lineage: c.lineage, Communicator: c.communicator, Chain: c.chain, Phase: c.step.Phase.String(),
 		Rows: f.total.rows, Samples: f.total.samples, Tokens: f.total.tokens, Skipped: f.skipped, Trained: f.trained, LossFirst: f.lossFirst, LossLast: f.lossLast,
-		Evaluations: slices.Clone(f.scores), Moments: c.moments(), Failures: slices.Clone(f.failures), Degraded: c.degraded(),
+		Evaluations: slices.Clone(f.scores), Moments: c.moments(), Stalls: f.stalls, Failures: slices.Clone(f.failures), Degraded: c.degraded(),
 		Ending: c.end.on, Finished: c.end.finished, Code: c.end.code, Reason: c.end.reason}
 	if p := c.planOf(max(1, c.decided)); p != nil {
 		v.Epoch = p.Plan.Epoch
@@ -123,7 +124,9 @@ func (c *Core) View() View {
 		v.Images = append(v.Images, ImageView{im.id, im.step, im.state == valid})
 	}
 	for _, d := range c.disk {
-		v.Checkpoints = append(v.Checkpoints, d.CheckpointRecord)
+		if d.Step > 0 { // else a stray one
+			v.Checkpoints = append(v.Checkpoints, d.CheckpointRecord)
+		}
 	}
 	return v
 }
@@ -153,6 +156,9 @@ func arenaView(a lease.Arena, f arenaFigures) ArenaView {
 // degraded gives the reasons why the run is less healthy than it should be.
 func (c *Core) degraded() []string {
 	why := slices.Clone(c.figures.degraded)
+	if s := c.figures.spikes.shown(c.decided); s != "" {
+		why = append(why, s)
+	}
 	for _, b := range c.barred {
 		why = append(why, c.barredFor(b.device))
 	}

@@ -81,7 +81,7 @@ func readMetadata(raw json.RawMessage) (h Header, err error) {
 		return h, fmt.Errorf("__metadata__: want strings: %w", err)
 	}
 	if m["format"] != Format {
-		return h, fmt.Errorf("__metadata__.format: want %q, got %q", Format, m["format"])
+		return h, fmt.Errorf("__metadata__.%w", runner.WrongFormat(Format, m["format"]))
 	}
 	step, err := strconv.ParseUint(m["step"], 10, 63)
 	if err != nil {

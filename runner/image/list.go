@@ -73,6 +73,12 @@ func parseFacts(b []byte, f *Facts) error {
 	if len(b) > maxFacts {
 		return runner.Errorf(runner.Invalid, "want at most %d bytes, got %d", maxFacts, len(b))
 	}
+	var first struct {
+		Format string `json:"format"`
+	}
+	if err := json.Unmarshal(b, &first); err == nil && first.Format != FactsFormat {
+		return runner.WrongFormat(FactsFormat, first.Format) // before a later version's fields are
+	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(f); err != nil {
@@ -82,7 +88,7 @@ func parseFacts(b []byte, f *Facts) error {
 		return runner.Errorf(runner.Invalid, "want one object, got more")
 	}
 	if f.Format != FactsFormat {
-		return runner.Errorf(runner.Invalid, "format: want %q, got %q", FactsFormat, f.Format)
+		return runner.WrongFormat(FactsFormat, f.Format)
 	}
 	for field, text := range map[string]string{"chain": f.Chain, "image": f.Image, "parameters": f.Parameters} {
 		if raw, err := hex.DecodeString(text); err != nil || len(raw) != 32 {

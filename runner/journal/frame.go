@@ -39,8 +39,23 @@ func (h header) append(b []byte) []byte {
 	return le.AppendUint32(b, crc32.Checksum(b[len(b)-(headerBytes-4):], castagnoli))
 }
 
+// journalFormat is how a version of the magic is told to people.
+const journalFormat = "dflash-runner-journal/"
+
+// laterVersion reports whether a segment begins as one of a later version does.
+// What its header holds, and how long it is, is not known then.
+func laterVersion(b []byte) (version string, ok bool) {
+	if len(b) < len(magic) || string(b[:7]) != magic[:7] || b[7] <= magic[7] || b[7] > '9' {
+		return "", false
+	}
+	return string(b[7]), true
+}
+
 // parseHeader says why a header cannot be read.
 func parseHeader(b []byte) (h header, err error) {
+	if got, ok := laterVersion(b); ok {
+		return h, runner.WrongFormat(journalFormat+magic[7:], journalFormat+got)
+	}
 	if len(b) < headerBytes {
 		return h, fmt.Errorf("want a header of %d bytes, got %d", headerBytes, len(b))
 	}

@@ -70,6 +70,9 @@ func Scan(dir string, visit func(Entry) error) (*Scanned, error) {
 		}
 		newest := i == len(files)-1
 		h, err := parseHeader(b)
+		if _, later := laterVersion(b); later { // not damaged, and never a torn one that may be cut
+			return nil, runner.Errorf(runner.Invalid, "read journal %s: %w", path, err)
+		}
 		if err != nil && newest && len(b) <= headerBytes { // a crash while it was made
 			s.headless = path
 			s.Torn = &Torn{File: path, Bytes: int64(len(b)), Reason: err.Error()}

@@ -62,7 +62,7 @@ func ParseIndex(name string, b []byte) (*Index, error) {
 // indexParser names the file in every error.
 type indexParser struct{ name string }
 
-func (p indexParser) errorf(format string, a ...any) error {
+func (p indexParser) errorf(format string, a ...any) *runner.Error {
 	e := runner.Errorf(runner.Invalid, format, a...)
 	e.Msg = "read index " + p.name + ": " + e.Msg
 	return e.WithHint("run `dflash-runner prepare` again to write the data and its index anew")
@@ -71,7 +71,11 @@ func (p indexParser) errorf(format string, a ...any) error {
 // metadata fills in everything that the header's __metadata__ says.
 func (p indexParser) metadata(ix *Index, m map[string]string) error {
 	if got := m["format"]; got != IndexFormat {
-		return p.errorf("__metadata__.format: want %q, got %.40q", IndexFormat, got)
+		e := p.errorf("__metadata__.%w", runner.WrongFormat(IndexFormat, got))
+		if later := runner.HintOf(e.Err); later != "" {
+			e.Hint = later
+		}
+		return e
 	}
 	if err := json.Unmarshal([]byte(m["sources"]), &ix.Sources); err != nil {
 		return p.errorf("__metadata__.sources: want a JSON list of strings: %w", err)

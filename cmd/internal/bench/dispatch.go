@@ -109,7 +109,7 @@ func startWorker(ctx context.Context, p *Python, stderr io.Writer) (_ *idleWorke
 	if err := p.makeTarget(ctx, randomTarget{Directory: target, Vocabulary: 64, Hidden: 32, Intermediate: 64, Layers: 2, Heads: 2, KVHeads: 2, HeadDim: 16, MaxTokens: 512}); err != nil {
 		return nil, err
 	}
-	sockets, release, err := admin.OwnedDirectory()
+	sockets, release, err := admin.OwnedDirectory("")
 	if err != nil {
 		return nil, err
 	}

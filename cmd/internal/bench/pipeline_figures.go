@@ -97,6 +97,7 @@ func (r *Report) pipeline(s admin.Summary, steps []decided, shape Shape) error {
 	r.add("steps a second", float64(len(steps)-1)/span, "steps/s", 0, nil)
 	r.add("context tokens a second ("+shape.stated()+")", tokens/span, "tokens/s", 0, nil)
 	r.usage(s.Workers)
+	r.stall(s.ImageStall)
 	r.add("supervisor CPU time a committed row", s.SupervisorCPUS*1000/float64(s.Rows), "ms", 0, atMost(1))
 	r.add("supervisor peak memory (VmHWM)", float64(s.SupervisorPeakBytes)/mib, "MiB", 0, atMost(48))
 	r.add("start to first step", first.At.Sub(s.StartedAt).Seconds(), "s", 0, nil)
@@ -117,6 +118,15 @@ func (r *Report) pipeline(s admin.Summary, steps []decided, shape Shape) error {
 	r.Facts["arenas"], r.Facts["steps"] = strings.Join(kinds, ", "), fmt.Sprint(s.Steps)
 	r.Facts["of the time"] = "from the first order to train to the last decision"
 	return nil
+}
+
+// stall adds what taking images cost.
+func (r *Report) stall(s admin.Stall) {
+	if s.Share == nil {
+		return
+	}
+	r.add("commits waited for images", 100**s.Share, "% of the time", 0, atMost(5))
+	r.add("longest wait of a commit for an image", 1000*s.LongestS, "ms", 0, nil)
 }
 
 // busy are the uses of time that are computing; the others are waits.

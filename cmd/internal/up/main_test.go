@@ -58,6 +58,10 @@ func serve(conn *net.UnixConn, cfg *workerv1.Configuration) {
 		}
 		if _, ok := o.(runner.Train); ok && w.ID.String() == "drafter/1" && cfg.GetGeneration() == 1 {
 			if trains++; trains == 5 {
+				if os.Getenv(faultVariable) == "deaf" {
+					_ = conn.Close()
+					select {} // it lives on, and gives its signs of life
+				}
 				return drivetest.Fault(os.Getenv(faultVariable))
 			}
 		}

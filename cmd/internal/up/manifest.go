@@ -54,8 +54,10 @@ type schedule struct {
 // against compares the manifest of a resumed run with the one before. What
 // makes another run of it is an error; what only changes bits is named.
 func (m manifest) against(old manifest) (differs []string, err error) {
+	if old.Format != m.Format {
+		return nil, runner.Errorf(runner.Invalid, "resume run %q: manifest.json: %w", m.Name, runner.WrongFormat(m.Format, old.Format))
+	}
 	for _, c := range []struct{ what, was, is string }{
-		{"format", old.Format, m.Format},
 		{"data index", old.Index, m.Index},
 		{"data", old.Data, m.Data},
 		{"workers.drafters", fmt.Sprint(old.WorldSize), fmt.Sprint(m.WorldSize)},

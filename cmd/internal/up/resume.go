@@ -2,6 +2,7 @@ package up
 
 import (
 	"crypto/rand"
+	"errors"
 	"slices"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -16,7 +17,8 @@ import (
 type history struct {
 	resume      core.Resume
 	plans       map[runner.Step]runner.PlanRecord
-	committed   []tally // by step, of the surviving lineage
+	committed   []tally                        // by step, of the surviving lineage
+	lineages    map[runner.Step]runner.Lineage // of each of them
 	checkpoints map[string]runner.CheckpointRecord
 	skipped     map[runner.Row]uint64 // samples in each
 	excluded    uint64                // samples
@@ -31,7 +33,7 @@ type tally struct {
 }
 
 func newHistory() *history {
-	return &history{plans: map[runner.Step]runner.PlanRecord{}, checkpoints: map[string]runner.CheckpointRecord{}, skipped: map[runner.Row]uint64{}}
+	return &history{plans: map[runner.Step]runner.PlanRecord{}, lineages: map[runner.Step]runner.Lineage{}, checkpoints: map[string]runner.CheckpointRecord{}, skipped: map[runner.Row]uint64{}}
 }
 
 // take folds one record.
@@ -50,7 +52,7 @@ func (h *history) take(r runner.Record) {
 		h.plans[r.Plan.Step] = r
 	case runner.CommitRecord:
 		v.Lineage = max(v.Lineage, r.Lineage)
-		v.Committed = r.Step
+		v.Committed, h.lineages[r.Step] = r.Step, r.Lineage
 		h.committed = append(h.committed, tallyOf(r, h.plans[r.Step].Rows))
 	case runner.RestoreRecord:
 		v.Lineage = max(v.Lineage, r.Lineage)
@@ -160,6 +162,9 @@ func (u *up) openJournal(st *store) (*journal.Writer, *core.Resume, error) {
 		f, err := image.ReadFacts(st.path(c.Name))
 		return err == nil && f.Step == c.Step && f.Image == hexOf(c.Image)
 	})
+	if err := u.adopt(h, st); err != nil {
+		return nil, nil, errors.Join(err, w.Close())
+	}
 	u.mu.Lock()
 	u.tokensBefore = resume.Tokens
 	u.mu.Unlock()

@@ -5,12 +5,16 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
 )
 
 // watchSignals ends the run on SIGINT or SIGTERM: gracefully at the first,
 // quickly at the second. A terminal that hangs up ends it gracefully, however
-// often it says so, where the run has one and nohup does not forbid it. It ends
-// with ctx; the returned function waits for it.
+// often it says so, where the run has one and nohup does not forbid it. SIGUSR1
+// asks for a checkpoint, and the run goes on. It ends with ctx; the returned
+// function waits for it.
 func (u *up) watchSignals(ctx context.Context) (wait func()) {
 	got := make(chan os.Signal, 4)
 	signal.Notify(got, syscall.SIGINT, syscall.SIGTERM)
@@ -19,21 +23,37 @@ func (u *up) watchSignals(ctx context.Context) (wait func()) {
 	} else if !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(got, syscall.SIGHUP)
 	}
+	save := make(chan os.Signal, 1)
+	signal.Notify(save, syscall.SIGUSR1)
 	done := make(chan struct{})
 	go func() { // stops with ctx; waited for by wait
 		defer close(done)
 		defer signal.Stop(got)
-		for n := 0; ; n++ {
+		defer signal.Stop(save)
+		for n := 0; ; {
 			select {
 			case s := <-got:
 				hangup := s == syscall.SIGHUP // comes from the kernel and from the shell
 				u.stop(n > 0 && !hangup, "signal "+s.String())
+				n++
+			case <-save:
+				u.checkpoint()
 			case <-ctx.Done():
 				return
 			}
 		}
 	}()
 	return func() { <-done }
+}
+
+// checkpoint asks for a checkpoint on behalf of a signal, whose sender hears no
+// answer: people are told.
+func (u *up) checkpoint() {
+	if err := u.Checkpoint(); err != nil {
+		u.observe(runner.Event{At: time.Now(), Level: runner.Warn, Name: "checkpoint not made", Message: "signal user defined signal 1: " + err.Error()})
+		return
+	}
+	u.note("checkpoint requested", "signal user defined signal 1: the next decided step is saved")
 }
 
 // stop asks the run to end, at whatever stage it is. Before training there is

@@ -157,6 +157,7 @@ func (u *up) fill(s *admin.Status, v drive.View) {
 	s.TokensPerS = u.rate.perSecond()
 	s.Acceptance, s.AcceptanceAt = acceptanceOf(v.Evaluations)
 	s.HeldoutLoss, _ = heldoutOf(v.Evaluations)
+	s.ImageStall = stallOf(v.Stalls)
 	s.Workers, s.Gate, s.Arenas, s.Images = u.workers(v, now), gateOf(v, now), arenasOf(v), imagesOf(v)
 	s.Checkpoint = nil
 	if c := u.store.last(); c != nil {
@@ -264,6 +265,16 @@ func imagesOf(v drive.View) []admin.ImageStatus {
 		out = append(out, admin.ImageStatus{Step: i.Step, Bytes: v.ImageBytes[i.Image], Valid: i.Valid})
 	}
 	return out
+}
+
+// stallOf gives how long commits waited for images.
+func stallOf(x core.Stalls) admin.Stall {
+	s := admin.Stall{Commits: x.Commits, Seconds: x.Image.Seconds(), LongestS: x.Longest.Seconds()}
+	if x.Training > 0 {
+		share := x.Image.Seconds() / x.Training.Seconds()
+		s.Share = &share
+	}
+	return s
 }
 
 // acceptanceOf gives the newest acceptance length, and the step it is of.

@@ -31,7 +31,14 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	if err := worker.BecomeSubreaper(); err != nil {
 		return core.Finish{}, "", err
 	}
-	sockets, release, err := admin.OwnedDirectory()
+	left, err := admin.RemoveLeft(u.dir.path)
+	if err != nil {
+		u.warn("sockets", err.Error()) // nothing of this life needs them gone
+	}
+	for _, path := range left {
+		u.note("leftover removed", path+": sockets of an earlier supervisor of this run, which is dead")
+	}
+	sockets, release, err := admin.OwnedDirectory(u.dir.path)
 	if err != nil {
 		return core.Finish{}, "", err
 	}
@@ -129,6 +136,7 @@ func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *co
 	k := core.Config{Devices: u.plan.Turns, GateWidth: c.WarmUp.Width, Slots: uint32(c.Workers.Slots), ArenaKind: u.plan.Arenas.Kind,
 		Planner: p.planner, Steps: p.steps, HorizonSteps: c.Training.HorizonSteps, ImageEvery: runner.Step(c.Images.EverySteps),
 		Checkpoint: runner.Step(c.Checkpoints.EverySteps), KeepLast: c.Checkpoints.KeepLast, ForgetBest: c.Checkpoints.KeepBest == 0, NonFinite: c.Failure.NonfiniteSteps,
+		Spikes:   core.Spikes{Loss: c.Failure.LossSpike, Norm: c.Failure.NormSpike},
 		Manifest: manifest, Excluded: p.planner.Excluded(), Resume: resume,
 		Evaluation: core.Evaluation{Every: runner.Step(c.Checkpoints.EverySteps), AtStart: true, AtEnd: true,
 			Heldout: uint32(c.Evaluate.HeldoutSamples), HeldoutChunk: heldoutChunk, Prompts: uint32(c.Evaluate.Prompts), PromptChunk: promptChunk, PromptsAtStart: promptsAtStart,
@@ -137,7 +145,7 @@ func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *co
 			Jitter: c.Failure.Jitter, Seed: c.Run.Seed, Never: c.Workers.OnFailure == "stop"},
 		Deadlines: core.Deadlines{Launch: u.releaseLimit() + 2*c.Failure.Deadlines.Launch.D() + c.Failure.Deadlines.Configure.D() + warmUpSlack, WarmUp: c.WarmUp.Deadline.D() + warmUpSlack,
 			Order: c.Failure.Deadlines.Order.D(), Step: c.Failure.Deadlines.Order.D(), Abort: c.Failure.Deadlines.Order.D(), Image: c.Failure.Deadlines.Order.D(),
-			Evaluate: c.Failure.Deadlines.Order.D(), Drain: c.Failure.Deadlines.Drain.D(), Stop: 2 * c.Failure.Deadlines.Order.D()},
+			Evaluate: c.Failure.Deadlines.Order.D(), Drain: c.Failure.Deadlines.Drain.D(), Stop: c.Failure.Deadlines.Stop.D()},
 	}
 	for _, w := range u.plan.Workers {
 		k.Workers = append(k.Workers, core.Worker{Worker: w.Name, Device: w.Device})

@@ -35,6 +35,9 @@ func Summary(s admin.Summary) string {
 	if s.TokensPerS != nil {
 		row("speed", "%.0f tokens/s in training", *s.TokensPerS)
 	}
+	if w := s.ImageStall; w.Share != nil && w.Commits > 0 {
+		row("images", "kept commits waiting %.1f %% of the time, %.0f ms at the longest", *w.Share*100, w.LongestS*1000)
+	}
 	if s.Skipped > 0 {
 		row("skipped", "%s samples", count(s.Skipped))
 	}

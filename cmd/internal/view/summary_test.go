@@ -14,7 +14,8 @@ func TestSummary(t *testing.T) {
 	full := admin.Summary{Name: "cpu-tiny", Steps: 400, Rows: 3200, Samples: 3200, Tokens: 460800, LossFirst: f(5.5), LossLast: f(1.25),
 		AcceptanceBefore: f(1), AcceptanceAfter: f(5.5), AcceptanceNonlooping: f(5.08), LoopingShare: f(0.62), PromptsNonlooping: 9, Prompts: 24,
 		Lossless: &yes, PlainTokensPerS: f(149.9), DecodeTokensPerS: f(396.1), Speedup: f(2.64), TargetTop1: f(0.56), TokensPerS: f(6500),
-		Export: "runs/cpu-tiny/export", ExitReason: "done"}
+		ImageStall: admin.Stall{Commits: 3, Seconds: 1.5, LongestS: 0.25, Share: f(0.012)},
+		Export:     "runs/cpu-tiny/export", ExitReason: "done"}
 	want := `run cpu-tiny ended with exit 0: done
   trained      400 steps, 3,200 rows, 3,200 samples, 460,800 tokens
   loss         5.5000 -> 1.2500
@@ -23,6 +24,7 @@ func TestSummary(t *testing.T) {
   decoding     149.9 -> 396.1 tokens/s, 2.64 x
   target       held-out top-1 accuracy 0.560
   speed        6500 tokens/s in training
+  images       kept commits waiting 1.2 % of the time, 250 ms at the longest
   export       runs/cpu-tiny/export
 `
 	if got := Summary(full); got != want {

@@ -28,6 +28,7 @@ def main() -> int:
     reporter = Reporter(_take_stdout())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # the supervisor's; batch systems send it to every process
     try:
         _run(sys.stdin.buffer.read(), reporter)
     except _Stopped:

@@ -90,10 +90,14 @@ class Process:
         self._inbox.drain(None)
 
     def _take_signals(self) -> None:
-        """Stacks on SIGUSR2 and on a crash; Ctrl-C is the supervisor's; SIGTERM drains."""
+        """Stacks on SIGUSR2 and on a crash; SIGTERM drains.
+
+        Ctrl-C is the supervisor's, and so is SIGUSR1, which batch systems send to every process.
+        """
         faulthandler.enable(file=2)
         faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda _number, _frame: self._loop.put(self._drain))
 
 

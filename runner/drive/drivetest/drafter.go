@@ -90,6 +90,11 @@ func (w *Worker) vote(o runner.Train, fault Fault) runner.Voted {
 		v.Finite = false
 		v.Rows[0].Numerator = math.NaN()
 	}
+	if fault == Spike {
+		for i := range v.Rows {
+			v.Rows[i].Numerator *= 100
+		}
+	}
 	return v
 }
 

@@ -52,7 +52,7 @@ func lie(r runner.Reply, how int) runner.Reply {
 // lieOfRow gives a handle that leaves its slot, is of another version, or is no
 // handle of this row.
 func lieOfRow(r runner.Produced, how int) runner.Reply {
-	switch how % 5 {
+	switch how % 6 {
 	case 0:
 		r.Handle.Version++
 	case 1:
@@ -61,6 +61,8 @@ func lieOfRow(r runner.Produced, how int) runner.Reply {
 		r.Row++
 	case 3:
 		r.Handle.Arena += 7
+	case 5:
+		r.Handle.Arena++ // another target's, where there is one
 	default:
 		t := r.Handle.Tensors[0]
 		t.Offset = 1 << 40

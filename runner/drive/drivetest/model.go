@@ -35,6 +35,7 @@ const (
 	Outside Fault = "outside" // a handle that leaves its slot; an arena that was not asked for
 	Late    Fault = "late"    // it ends after it answered, where it creates
 	NaN     Fault = "nan"     // a vote that is not finite
+	Spike   Fault = "spike"   // a vote whose loss is a hundred times what it was
 	Drift   Fault = "drift"   // a commit that others do not make so
 	Lie     Fault = "lie"     // a reply that fits its order's type and is not true
 )

@@ -1,7 +1,6 @@
 package drivetest
 
 import (
-	"context"
 	"io"
 	"os"
 	"sync"
@@ -37,6 +36,8 @@ type Process struct {
 	thaw    chan struct{} // closed when it goes on
 	kills   int
 	flood   bool
+	warming bool // counted by the launcher
+	reaped  bool
 }
 
 type reply struct {
@@ -59,31 +60,6 @@ func (p *Process) Facts() drive.Facts {
 		f.ImageBytes, f.Parameters = ImageBytes, Start()
 	}
 	return f
-}
-
-// WarmUp takes a moment, and notes how many take theirs at once.
-func (p *Process) WarmUp(ctx context.Context, progress func(string, uint32, uint32)) (runner.Certificate, error) {
-	l := p.launcher
-	l.gate(1)
-	defer l.gate(-1)
-	progress("first_pass", 0, 1)
-	if l.WarmUp != nil {
-		if err := l.WarmUp(ctx, p); err != nil {
-			return runner.Certificate{}, err
-		}
-	}
-	took := l.Warm
-	if took == 0 {
-		took = time.Second
-	}
-	select {
-	case <-time.After(took):
-		return runner.Certificate{Fingerprint: "model", Attention: "sdpa"}, nil
-	case <-p.gone:
-		return runner.Certificate{}, runner.Errorf(runner.Unavailable, "warm up: the process is gone")
-	case <-ctx.Done():
-		return runner.Certificate{}, context.Cause(ctx)
-	}
 }
 
 // Send hands an order over with a descriptor of its own, as a socket does.
@@ -357,6 +333,7 @@ func (p *Process) run(w *Worker) {
 	for len(p.orders) > 0 {
 		closeFile(<-p.orders)
 	}
+	p.reap()
 }
 
 // pass lets some time of its life pass.
