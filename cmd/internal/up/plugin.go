@@ -55,7 +55,9 @@ func (u *up) startPlugin(ctx context.Context) error {
 	}
 	o := host.Options{Directory: dir, Seed: u.config.Run.Seed, Start: s.Start.D(), Call: s.Deadline.D(), Strikes: s.Strikes, Environ: os.Environ(),
 		Backoff: host.Backoff{Min: s.BackoffMin.D(), Max: s.BackoffMax.D()}, Changed: u.pluginChanged,
-		LogPath: func(start int) string { return u.dir.join("logs", fmt.Sprintf("scheduler-%s.%d.log", entry.Name, start)) }}
+		LogPath: func(start int) string {
+			return u.dir.join("logs", fmt.Sprintf("scheduler-%s.%d.log", entry.Name, start))
+		}}
 	p, err := host.Start(ctx, Catalog(*entry), o)
 	if err != nil {
 		err = u.pluginError(entry.Name, at, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
+	"github.com/dflash-runner/dflash-runner/runner"
 )
 
 // Result is one thing that was looked at.
@@ -95,6 +96,9 @@ func (k *kit) add(name string, err error, format string, a ...any) bool {
 	r := Result{name, OK, fmt.Sprintf(format, a...)}
 	if err != nil {
 		r.Status, r.Detail = Failed, err.Error()
+		if hint := runner.HintOf(err); hint != "" {
+			r.Detail += "; " + hint
+		}
 	}
 	k.results = append(k.results, r)
 	return err == nil

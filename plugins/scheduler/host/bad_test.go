@@ -44,6 +44,12 @@ func TestRefusedAtStart(t *testing.T) {
 		{which: "no program", spoil: func(t *testing.T, e *Entry, _ *Options) { *e = file(t, "text", "hello\n", 0o600) }, says: "start plugin", hinted: true},
 		{which: "anybody's file", spoil: func(t *testing.T, e *Entry, _ *Options) { *e = file(t, "text", "hello\n", 0o666) }, says: "only its owner may change", hinted: true},
 		{which: "a directory", spoil: func(t *testing.T, e *Entry, _ *Options) { e.Program.Path = t.TempDir() }, says: "want a regular file"},
+		{which: "a long directory", spoil: func(t *testing.T, _ *Entry, o *Options) {
+			o.Directory = filepath.Join(o.Directory, strings.Repeat("d", 80))
+			if err := os.Mkdir(o.Directory, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}, says: "as a socket's path is short", hinted: true},
 		{which: "a key too many", spoil: func(_ *testing.T, e *Entry, _ *Options) { e.Config = map[string]any{"dept": int64(1)} }, says: "dept: unknown key"},
 		{which: "a value of another type", spoil: func(_ *testing.T, e *Entry, _ *Options) { e.Config = map[string]any{"depth": "x"} }, says: "depth: want a whole number, got x"},
 		{which: "a value out of bounds", spoil: func(_ *testing.T, e *Entry, _ *Options) { e.Config = map[string]any{"depth": int64(12)} }, says: "depth: want at most 9, got 12"},
@@ -62,7 +68,7 @@ func TestRefusedAtStart(t *testing.T) {
 			if !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") || (runner.HintOf(err) != "") != c.hinted {
 				t.Errorf("got %q, hint %q", err, runner.HintOf(err))
 			}
-			if left, _ := filepath.Glob(filepath.Join(o.Directory, "plugin-*")); len(left) > 0 {
+			if left, _ := filepath.Glob(filepath.Join(o.Directory, "p-*")); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}
 		})

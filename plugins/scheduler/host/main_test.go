@@ -202,7 +202,7 @@ func started(t *testing.T, which string, o Options) *Plugin {
 		if err := p.Close(); err != nil {
 			t.Errorf("close %s: %v", which, err)
 		}
-		left, _ := filepath.Glob(filepath.Join(o.Directory, "plugin-*"))
+		left, _ := filepath.Glob(filepath.Join(o.Directory, "p-*"))
 		if len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}

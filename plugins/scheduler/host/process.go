@@ -26,6 +26,9 @@ import (
 // stopWait bounds how long a plugin may take to end when it is asked to.
 const stopWait = 3 * time.Second
 
+// maxSocket is the longest path of a socket, in bytes.
+const maxSocket = 107
+
 // process is one start of a plugin.
 type process struct {
 	entry   Entry
@@ -66,8 +69,12 @@ func launch(ctx context.Context, e Entry, o Options, start int) (_ *process, err
 
 // open makes the plugin's directory, and starts its checked files from there.
 func (p *process) open(ctx context.Context, o Options, start int) (err error) {
-	if p.dir, err = os.MkdirTemp(o.Directory, "plugin-"); err != nil {
+	if p.dir, err = os.MkdirTemp(o.Directory, "p-"); err != nil {
 		return runner.Errorf(runner.Unavailable, "start plugin: %w", err)
+	}
+	if most := maxSocket - len("/plugin-dir1234567890/plugin1234567890"); len(p.dir) > most {
+		return runner.Errorf(runner.Invalid, "start plugin: directory %s: want at most %d bytes, as a socket's path is short, got %d", p.dir, most, len(p.dir)).
+			WithHint("give XDG_RUNTIME_DIR a shorter path")
 	}
 	if err := p.stage(o); err != nil {
 		return err
