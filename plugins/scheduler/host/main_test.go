@@ -154,7 +154,7 @@ func (good) Observe(e scheduler.Event) {
 }
 
 // entry is this binary as the plugin called which.
-func entry(t *testing.T, which string) Entry {
+func entry(t testing.TB, which string) Entry {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -172,13 +172,13 @@ func entry(t *testing.T, which string) Entry {
 func options(t *testing.T) Options {
 	o := Defaults()
 	o.Directory = short(t)
-	o.Start, o.Call = 20*time.Second, 10*time.Second
+	o.Start, o.Call = time.Minute, time.Minute // under -race a million placements take a while
 	o.LogPath = func(start int) string { return filepath.Join(o.Directory, fmt.Sprintf("log.%d", start)) }
 	return o
 }
 
 // short makes a directory whose path leaves room for a socket's.
-func short(t *testing.T) string {
+func short(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "s")
 	if err != nil {
 		t.Fatal(err)
