@@ -42,7 +42,7 @@ func (c *cli) root() *cobra.Command {
 	})
 	root.AddCommand(c.upCommand(), c.downCommand(), c.statusCommand(), c.healthCommand(), c.logsCommand(), c.eventsCommand(),
 		c.configCommand(), c.checkpointsCommand(), c.journalCommand(), c.planCommand(), c.doctorCommand(), c.exportCommand(), c.evalCommand(), c.prepareCommand(),
-		c.cacheCommand(), c.gcCommand(), c.benchCommand(), c.versionCommand())
+		c.pluginsCommand(), c.cacheCommand(), c.gcCommand(), c.benchCommand(), c.versionCommand())
 	root.PersistentPreRunE = refuseEmpty
 	return c.strict(root)
 }

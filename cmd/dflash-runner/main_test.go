@@ -19,6 +19,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/image"
@@ -29,6 +31,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"dflash-runner": main,
 		"live-run":      func() { os.Exit(liveRun(os.Args[1])) },
+		"test-plugin":   func() { scheduler.Serve(testPlugin{}) },
 	})
 }
 
@@ -46,7 +49,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("CI", "")
 			return os.Mkdir(filepath.Join(e.WorkDir, "r"), 0o700)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "wait4file": waitForFile, "dead": dead, "publish": publish, "record": record, "linked": linked},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "wait4file": waitForFile, "dead": dead, "publish": publish, "record": record, "linked": linked, "self": self, "changed": changed},
 	})
 }
 
@@ -238,4 +241,44 @@ func TestVersionIsJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &back); err != nil || back.Go == "" || back.Lane != runner.LaneVersion {
 		t.Errorf("got %s, %v", text, err)
 	}
+}
+
+// testPlugin is this binary as a scheduling plugin.
+type testPlugin struct{ scheduler.Base }
+
+func (testPlugin) Info() scheduler.Info {
+	return scheduler.Info{Name: "test-plugin", Version: "2.1.0"}
+}
+
+func (testPlugin) Schema() []scheduler.Field {
+	return []scheduler.Field{{Key: "depth", Type: scheduler.Int, Default: 3, Doc: "how deep"}}
+}
+
+func (testPlugin) Configure(context.Context, scheduler.Config) error { return nil }
+
+func (testPlugin) Arrange(_ context.Context, q scheduler.ArrangeRequest) ([]runner.Sample, error) {
+	return scheduler.First(q), nil
+}
+
+// self copies this binary and writes a catalog that names it: self PROGRAM FILE.
+func self(ts *testscript.TestScript, _ bool, args []string) {
+	own, err := os.Executable()
+	ts.Check(err)
+	text, err := os.ReadFile(own)
+	ts.Check(err)
+	path := ts.MkAbs(args[0])
+	ts.Check(os.WriteFile(path, text, 0o700))
+	sum, err := host.Sum(path)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte("version: 1\ndata: {regenerate: {samples: 64}}\ntraining: {steps: 4, buckets: [160], anchors: 20, rows_per_step: 4}\ndrafter: {layers: 2, captured_layers: 3}\nscheduler:\n  use: test-plugin\n  plugins:\n    - name: test-plugin\n      path: "+
+		args[0]+"\n      sha256: "+sum+"\n"), 0o600))
+}
+
+// changed adds a byte to a program: changed FILE.
+func changed(ts *testscript.TestScript, _ bool, args []string) {
+	f, err := os.OpenFile(ts.MkAbs(args[0]), os.O_APPEND|os.O_WRONLY, 0)
+	ts.Check(err)
+	_, err = f.WriteString("x")
+	ts.Check(err)
+	ts.Check(f.Close())
 }

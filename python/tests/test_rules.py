@@ -29,7 +29,7 @@ LAYERS = (
     ("parts",),
     ("frames", "config", "errors", "log", "checksum"),
 )
-GENERATED = ("job.v1", "worker.v1")
+GENERATED = ("job.v1", "scheduler.v1", "worker.v1")
 
 
 def layer_of(module: str) -> int:

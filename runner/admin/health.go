@@ -58,6 +58,9 @@ func Judge(s Status, now time.Time) Health {
 		if len(s.Devices) > 0 {
 			h.Checks = append(h.Checks, devicesCheck(s.Devices))
 		}
+		if p := s.Plugin; p != nil && p.Refused == 0 && p.Ends == 0 { // else Degraded says so
+			h.Checks = append(h.Checks, Check{"scheduler", Healthy, fmt.Sprintf("plugin %s %s is %s, %d answers", p.Name, p.Version, p.State, p.Calls)})
+		}
 		for _, r := range s.Degraded {
 			h.Checks = append(h.Checks, Check{r.Name, Degraded, r.Detail})
 		}

@@ -42,6 +42,7 @@ func TestJudge(t *testing.T) {
 		}, Degraded, 1, "GPU 1: slowed down"},
 		{"a GPU to be reset", func(s *Status) { s.Devices = []DeviceStatus{{Status: Critical, Detail: "gpu reset"}} }, Critical, 2, "GPU 0: gpu reset"},
 		{"disk full", func(s *Status) { s.Degraded = []Reason{{"checkpoint", "no space left"}} }, Degraded, 1, "no space left"},
+		{"a plugin that schedules", func(s *Status) { s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Calls: 9} }, Healthy, 0, "plugin mine 1.0 is running, 9 answers"},
 		{"no news", func(s *Status) { s.UpdatedAt = now.Add(-31 * time.Second) }, Unknown, 1, "no news for 31s"},
 		{"no news and a death", func(s *Status) { s.UpdatedAt = now.Add(-time.Minute); s.Workers[0].State = "lost" }, Degraded, 1, "no news"},
 		{"nothing yet", func(s *Status) { *s = Status{State: Starting} }, Unknown, 1, "no status yet"},

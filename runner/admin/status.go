@@ -51,6 +51,7 @@ type Status struct {
 	Degraded      []Reason          `json:"degraded"` // what does not work as it should
 	Scheduler     string            `json:"scheduler"`
 	ImageStall    Stall             `json:"image_stall"`
+	Plugin        *PluginStatus     `json:"plugin"` // that schedules; null: the built-in alone
 	Directory     string            `json:"directory"`
 	Socket        string            `json:"socket"`
 	Process       Process           `json:"process"`
@@ -185,6 +186,23 @@ type CheckpointStatus struct {
 	Name string      `json:"name"`
 	Step runner.Step `json:"step"`
 	At   time.Time   `json:"at"`
+}
+
+// PluginStatus is a scheduling plugin.
+type PluginStatus struct {
+	Name         string     `json:"name"`
+	Version      string     `json:"version"`
+	State        string     `json:"state"` // starting, running, quarantined or stopped
+	Pid          int        `json:"pid"`
+	APIVersion   uint32     `json:"api_version"`
+	Capabilities []string   `json:"capabilities"`
+	Starts       int        `json:"starts"`
+	Calls        uint64     `json:"calls"`
+	Refused      uint64     `json:"refused"` // answers that the built-in gave in its place
+	Strikes      int        `json:"strikes"`
+	Ends         int        `json:"ends"`  // how often it was ended or died
+	Last         string     `json:"last"`  // why, the last time
+	Until        *time.Time `json:"until"` // of its quarantine
 }
 
 // Reason is why a run is degraded: a short name, and a sentence for people.

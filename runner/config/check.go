@@ -54,6 +54,7 @@ func (c *Config) check(before Problems) Problems {
 	k.training()
 	k.buckets()
 	k.workers()
+	k.scheduler()
 	k.rest()
 	return k.problems
 }

@@ -82,6 +82,9 @@ func normal(c Config) Config {
 			*l = nil
 		}
 	}
+	if len(c.Scheduler.Plugins) == 0 {
+		c.Scheduler.Plugins = nil
+	}
 	if len(c.Target.LayerIDs) == 0 {
 		c.Target.LayerIDs = nil
 	}

@@ -38,24 +38,32 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string, field reflect.
 		d.section(n, v, path)
 	case reflect.Slice:
 		d.list(n, v, path, field)
+	case reflect.Map:
+		d.free(n, v, path)
 	default:
 		d.scalar(n, v, path, field)
 	}
 }
 
-// section decodes a mapping into a struct.
-func (d *decoder) section(n ast.Node, v reflect.Value, path string) {
-	var pairs []*ast.MappingValueNode
+// pairs gives the entries of a mapping; ok is false where it is none.
+func (d *decoder) pairs(n ast.Node, path string) (pairs []*ast.MappingValueNode, ok bool) {
 	switch m := n.(type) {
 	case *ast.MappingNode:
-		pairs = m.Values
+		return m.Values, true
 	case *ast.MappingValueNode:
-		pairs = []*ast.MappingValueNode{m}
+		return []*ast.MappingValueNode{m}, true
 	case *ast.NullNode:
 		d.add(n, path, "give it keys, or remove it", "want a section with keys, got nothing")
-		return
 	default:
 		d.add(n, path, "", "want a section with keys, got %s", describe(n))
+	}
+	return nil, false
+}
+
+// section decodes a mapping into a struct.
+func (d *decoder) section(n ast.Node, v reflect.Value, path string) {
+	pairs, ok := d.pairs(n, path)
+	if !ok {
 		return
 	}
 	for _, pair := range pairs {

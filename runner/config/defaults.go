@@ -29,6 +29,10 @@ func defaults() *Config {
 		Images:      Images{EverySteps: 25},
 		Checkpoints: Checkpoints{EverySteps: 500, KeepLast: 2, KeepBest: 1},
 		Evaluate:    Evaluate{Prompts: 24, PromptTokens: 32, NewTokens: 96, HeldoutSamples: 32},
+		Scheduler: Scheduler{
+			Use: Builtin, Required: "false", Deadline: Duration(time.Second), Start: Duration(10 * time.Second), Strikes: 3,
+			BackoffMin: Duration(5 * time.Second), BackoffMax: Duration(5 * time.Minute),
+		},
 		Failure: Failure{
 			Restarts: 3, Decay: Duration(10 * time.Minute),
 			BackoffMin: Duration(time.Second), BackoffMax: Duration(30 * time.Second), Jitter: 0.25,
@@ -46,6 +50,11 @@ func defaults() *Config {
 
 // resolve settles what follows from another key where a file leaves it open.
 func (c *Config) resolve() {
+	for i := range c.Scheduler.Plugins {
+		if p := &c.Scheduler.Plugins[i]; p.Config == nil {
+			p.Config = map[string]any{}
+		}
+	}
 	if c.Drafter.Attention == "auto" {
 		c.Drafter.Attention = map[string]string{"cpu": "sdpa", "cuda": "flex"}[c.Workers.Device]
 	}

@@ -32,7 +32,7 @@ func wanted(f reflect.StructField) string {
 	switch t := f.Type; {
 	case t == reflect.TypeFor[Duration]() || t == reflect.TypeFor[Size]():
 		return unitWanted(t)
-	case t.Kind() == reflect.Struct:
+	case t.Kind() == reflect.Struct, t.Kind() == reflect.Map:
 		return "a section with keys"
 	case t.Kind() == reflect.Slice:
 		return "a list"

@@ -94,6 +94,8 @@ func spell(v reflect.Value) string {
 	case []float64:
 		b, _ := json.Marshal(x)
 		return strings.ReplaceAll(string(b), ",", ", ")
+	case []Plugin:
+		return map[bool]string{true: "empty"}[len(x) == 0]
 	case []string:
 		return map[bool]string{true: "empty"}[len(x) == 0]
 	case float64:
@@ -103,14 +105,21 @@ func spell(v reflect.Value) string {
 	return string(b)
 }
 
-// fieldDocs reads the comments of sections.go.
+// fieldDocs reads the comments of the sections.
 func fieldDocs(t *testing.T) map[string]string {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "sections.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
 	docs := map[string]string{}
+	for _, name := range []string{"sections.go", "scheduler.go"} {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addDocs(docs, file)
+	}
+	return docs
+}
+
+func addDocs(docs map[string]string, file *ast.File) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.TypeSpec)
 		if !ok {
@@ -121,7 +130,6 @@ func fieldDocs(t *testing.T) map[string]string {
 		}
 		return false
 	})
-	return docs
 }
 
 func schemaOf(t *testing.T, typ reflect.Type, v reflect.Value, docs map[string]string) map[string]any {
@@ -135,8 +143,11 @@ func schemaOf(t *testing.T, typ reflect.Type, v reflect.Value, docs map[string]s
 		if f.Type.Kind() == reflect.Struct {
 			s = schemaOf(t, f.Type, v.Field(i), docs)
 		} else {
-			s = leafOf(t, f.Type, f.Tag)
+			s = leafOf(t, f.Type, f.Tag, docs)
 			s["default"] = v.Field(i).Interface()
+			if f.Type.Kind() == reflect.Map {
+				s["default"] = map[string]any{}
+			}
 			if v.Field(i).Kind() == reflect.Slice && v.Field(i).Len() == 0 {
 				s["default"] = []any{}
 			}
@@ -147,7 +158,7 @@ func schemaOf(t *testing.T, typ reflect.Type, v reflect.Value, docs map[string]s
 	return map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
 }
 
-func leafOf(t *testing.T, typ reflect.Type, tag reflect.StructTag) map[string]any {
+func leafOf(t *testing.T, typ reflect.Type, tag reflect.StructTag, docs map[string]string) map[string]any {
 	s := map[string]any{}
 	switch {
 	case typ == reflect.TypeFor[Duration]():
@@ -156,8 +167,12 @@ func leafOf(t *testing.T, typ reflect.Type, tag reflect.StructTag) map[string]an
 	case typ == reflect.TypeFor[Size]():
 		s["type"], s["pattern"], s["examples"] = "string", `^[0-9]+ *([KMGT]i?)?B$`, []string{"2GiB"}
 		return s
+	case typ.Kind() == reflect.Struct:
+		return schemaOf(t, typ, reflect.Zero(typ), docs)
+	case typ.Kind() == reflect.Map: // the plugin's own schema says more
+		return map[string]any{"type": "object"}
 	case typ.Kind() == reflect.Slice:
-		s["type"], s["items"] = "array", leafOf(t, typ.Elem(), tag)
+		s["type"], s["items"] = "array", leafOf(t, typ.Elem(), tag, docs)
 		return s
 	case typ.Kind() == reflect.String:
 		s["type"] = "string"

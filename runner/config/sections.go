@@ -30,6 +30,8 @@ type Config struct {
 	Checkpoints Checkpoints `yaml:"checkpoints"`
 	// Evaluate measures the drafter on held-out prompts.
 	Evaluate Evaluate `yaml:"evaluate"`
+	// Scheduler says who decides what a run leaves open.
+	Scheduler Scheduler `yaml:"scheduler"`
 	// Failure says how much is borne before the run gives up.
 	Failure Failure `yaml:"failure"`
 	// Export is the drafter directory that serving engines load.

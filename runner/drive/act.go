@@ -101,9 +101,29 @@ func (l *Loop) wakeAt(at time.Time) {
 // arrange asks the scheduler, judges its answer, and has the built-in answer
 // for it where it must. There is one such question at a time.
 func (l *Loop) arrange(a core.Arrange) {
-	l.ask("arrange", func(ctx context.Context, s Scheduler) (any, error) {
-		return s.Arrange(ctx, a.Epoch, a.Count, a.Left)
-	}, func(answer any, err error) {
+	pooled, ok := l.guard.scheduler.(PoolScheduler)
+	if !ok {
+		l.askArrange(a, func(ctx context.Context, s Scheduler) (any, error) { return s.Arrange(ctx, a.Epoch, a.Count, a.Left) })
+		return
+	}
+	l.goEdge(func() { // ends with the sorting
+		pool, err := l.guard.complete(l.ctx, a.Epoch, min(a.Left, PoolLimit))
+		l.inbox.post(func() {
+			if l.outcome == nil {
+				l.askArrange(a, func(ctx context.Context, _ Scheduler) (any, error) {
+					if err != nil {
+						return nil, err
+					}
+					return pooled.ArrangeOf(ctx, a.Epoch, a.Count, a.Left, pool)
+				})
+			}
+		})
+	})
+}
+
+// askArrange asks, and has the answer judged.
+func (l *Loop) askArrange(a core.Arrange, question func(context.Context, Scheduler) (any, error)) {
+	l.ask("arrange", question, func(answer any, err error) {
 		samples, _ := answer.([]runner.Sample)
 		if err == nil {
 			err = l.guard.judge(a.Epoch, a.Count, a.Left, samples)
@@ -112,7 +132,7 @@ func (l *Loop) arrange(a core.Arrange) {
 			l.arranged(a, samples)
 			return
 		}
-		if !l.guard.own { // the built-in itself is refused where others' order came before
+		if !l.guard.own && !errors.Is(err, ErrDeclined) { // the built-in itself is refused where others' order came before
 			l.refuse("arrange", err)
 		}
 		l.goEdge(func() { // ends with the sorting
@@ -141,7 +161,10 @@ func (l *Loop) assign(a core.Assign) {
 		for _, f := range a.Free {
 			ok = ok || f == target
 		}
-		if err == nil && !ok {
+		switch {
+		case errors.Is(err, ErrDeclined):
+			target, err = a.Free[0], nil
+		case err == nil && !ok:
 			err = fmt.Errorf("row %d: %s is not among the free targets %v", a.Row.Row, target, a.Free)
 		}
 		if err != nil {

@@ -3,6 +3,7 @@ package drive_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -210,6 +211,9 @@ func TestScheduler(t *testing.T) {
 		{"one twice", func(_ context.Context, _ uint32, n, left int) ([]runner.Sample, error) {
 			return slices.Repeat([]runner.Sample{1}, min(n, left)), nil
 		}, "arranged before"},
+		{"left to the built-in", func(context.Context, uint32, int, int) ([]runner.Sample, error) {
+			return nil, fmt.Errorf("away: %w", drive.ErrDeclined)
+		}, ""},
 		{"too slow", func(ctx context.Context, _ uint32, _, _ int) ([]runner.Sample, error) {
 			time.Sleep(10 * time.Second) // it does not look at its context
 			return nil, nil
@@ -245,9 +249,10 @@ func TestAssign(t *testing.T) {
 		assign  func(free []runner.Worker) (runner.Worker, error)
 		refused bool
 	}{
-		"the last":        {func(free []runner.Worker) (runner.Worker, error) { return free[len(free)-1], nil }, false},
-		"one that is not": {func([]runner.Worker) (runner.Worker, error) { return runner.Worker{Role: runner.Target, Rank: 9}, nil }, true},
-		"an error":        {func([]runner.Worker) (runner.Worker, error) { return runner.Worker{}, errors.New("no idea") }, true},
+		"the last":          {func(free []runner.Worker) (runner.Worker, error) { return free[len(free)-1], nil }, false},
+		"one that is not":   {func([]runner.Worker) (runner.Worker, error) { return runner.Worker{Role: runner.Target, Rank: 9}, nil }, true},
+		"none, it declines": {func([]runner.Worker) (runner.Worker, error) { return runner.Worker{}, drive.ErrDeclined }, false},
+		"an error":          {func([]runner.Worker) (runner.Worker, error) { return runner.Worker{}, errors.New("no idea") }, true},
 	} {
 		bubble(t, name, func(t *testing.T, r *rig) {
 			r.config.Core.AskScheduler = true
@@ -309,5 +314,39 @@ func TestSchedulerGoneAtResume(t *testing.T) {
 			t.Errorf("finish %+v, worse %v", f, v.Worse)
 		}
 		r.verify()
+	})
+}
+
+// picky takes from the middle of the pool.
+type picky struct {
+	odd
+	seen *[]int // sizes of the pools
+}
+
+func (p picky) ArrangeOf(_ context.Context, _ uint32, count, left int, pool []runner.Sample) ([]runner.Sample, error) {
+	*p.seen = append(*p.seen, len(pool))
+	if len(pool) != left {
+		return nil, fmt.Errorf("want a pool of %d, got %d", left, len(pool))
+	}
+	return pool[(len(pool)-count)/2:][:count], nil
+}
+
+// TestPoolIsWhatIsLeft: whatever was taken before, also in an earlier life of
+// the run, the pool holds the rest, and any choice from it makes a whole epoch.
+func TestPoolIsWhatIsLeft(t *testing.T) {
+	bubble(t, "pool", func(t *testing.T, r *rig) {
+		var seen []int
+		r.config.Scheduler = picky{seen: &seen}
+		r.config.Core.Steps = 2
+		if f, v := r.run(); f.Code != runner.ExitDone || v.Worse["scheduler"] != "" {
+			t.Fatalf("finish %+v, worse %v", f, v.Worse)
+		}
+		before := len(seen)
+		r.config.Core.Steps = 6
+		f, v := r.run()
+		r.wholeRun(f, v)
+		if v.Worse["scheduler"] != "" || before == 0 || len(seen) == before || seen[0] != 47 || seen[1] >= 47 {
+			t.Errorf("pools %v, %d before the resume, worse %v", seen, before, v.Worse)
+		}
 	})
 }

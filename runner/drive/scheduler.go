@@ -2,12 +2,18 @@ package drive
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
+
+// ErrDeclined is a scheduler's answer to a question that it leaves to the
+// built-in: it does not do that, or cannot be asked now. It is no refusal; the
+// scheduler itself shows how it does.
+var ErrDeclined = errors.New("left to the built-in")
 
 // Fixed is the built-in scheduler: each epoch's order is a pure function of the
 // seed and the epoch, and the first free target makes the next row.

@@ -66,7 +66,7 @@ type Process interface {
 // Scheduler decides what may be decided by others: the order of samples and
 // which free target makes a row. Every call has a deadline and is made from a
 // goroutine of its own; a late, wrong or missing answer is replaced by the
-// built-in's, counted and shown.
+// built-in's, counted and shown, and one that is ErrDeclined replaced alone.
 type Scheduler interface {
 	Name() string
 	// Arrange gives the next count samples of an epoch, of which left were not
@@ -75,6 +75,18 @@ type Scheduler interface {
 	// Assign picks one of the free targets, of which there is at least one.
 	Assign(ctx context.Context, row runner.RowPlan, free []runner.Worker) (runner.Worker, error)
 }
+
+// PoolScheduler is a Scheduler that chooses from what is left of an epoch.
+type PoolScheduler interface {
+	Scheduler
+	// ArrangeOf is asked in place of Arrange. The pool holds what was not arranged
+	// yet, in the built-in's order: all of it, or the first PoolLimit.
+	ArrangeOf(ctx context.Context, epoch uint32, count, left int, pool []runner.Sample) ([]runner.Sample, error)
+}
+
+// PoolLimit bounds a pool, so that a question about many millions of samples
+// stays one of some megabytes.
+const PoolLimit = 1 << 18
 
 // Memory makes what crosses between workers and is held by the supervisor.
 // MakeArena and MakeImage may take as long as touching the memory takes.

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	"github.com/dflash-runner/dflash-runner/plugins/worker/workertest"
 	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -17,10 +18,15 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/lane"
 )
 
-// TestMain turns the test's binary into a worker where the launcher started it.
+// TestMain turns the test's binary into a worker where the launcher started it,
+// and into a scheduling plugin where a catalog says so.
 func TestMain(m *testing.M) {
 	if name := os.Getenv("DFLASH_RUNNER_LIFE"); name != "" {
 		workertest.Main(workertest.Worker{Answer: answer, Lane: serve, WarmUp: tell})
+	}
+	if len(os.Args) > 2 && os.Args[1] == "plugin" {
+		scheduler.Serve(plugged{os.Args[2]})
+		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -17,6 +17,13 @@ func absolute(c *config.Config) error {
 			places = append(places, &files[i])
 		}
 	}
+	for i := range c.Scheduler.Plugins {
+		p := &c.Scheduler.Plugins[i]
+		places = append(places, &p.Path, &p.Interpreter)
+		for j := range p.Files {
+			places = append(places, &p.Files[j].Path)
+		}
+	}
 	if strings.ContainsRune(c.Python.Interpreter, filepath.Separator) { // a bare name is looked for on the path
 		places = append(places, &c.Python.Interpreter)
 	}

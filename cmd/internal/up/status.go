@@ -102,6 +102,7 @@ func (u *up) refresh(ctx context.Context) {
 	} else {
 		s.Degraded = slices.Clone(u.warnings)
 	}
+	u.pluginStatus(s)
 }
 
 // follow moves the stages along with the run.

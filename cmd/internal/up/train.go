@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	"github.com/dflash-runner/dflash-runner/plugins/worker"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
@@ -17,8 +18,9 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
 
-// schedulerDeadline is how long one question to a scheduler may take.
-const schedulerDeadline = 2 * time.Second
+// schedulerSlack is how much longer the loop waits for a scheduler than the
+// plugin's own deadline, which is to come first.
+const schedulerSlack = time.Second
 
 // train runs the loop over workers, arenas and journal to its end. It gives the
 // newest checkpoint's image besides.
@@ -50,9 +52,11 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	d := u.driving(r.plan, l, r.store, r.journal, u.deciding(s, r.plan, r.manifest, r.resume))
 	b := &budget{limit: u.config.Training.StopAfter, stop: func(reason string) { u.stop(false, reason) }}
 	defer b.close()
+	by := u.schedule(&d, r.plan)
 	d.Observe = func(e runner.Event) {
 		u.observe(e)
 		b.observe(e)
+		by(e)
 	}
 	loop, err := drive.New(d)
 	if err != nil {
@@ -109,6 +113,7 @@ type planned struct {
 	planner *rows.Planner
 	config  rows.Config
 	steps   runner.Step // last of the run
+	index   *rows.Index
 }
 
 // planning makes the planner, and settles how many steps the run has.
@@ -127,7 +132,7 @@ func (u *up) planning(ix *rows.Index) (planned, error) {
 	}
 	c.Schedule = rows.Schedule{Peak: t.LearningRate, Floor: t.FloorFraction, WarmUp: t.WarmupFraction, Total: total}
 	p, err := rows.NewPlanner(ix, c)
-	return planned{p, c, runner.Step(total)}, err
+	return planned{p, c, runner.Step(total), ix}, err
 }
 
 // deciding is the core's configuration.
@@ -169,8 +174,22 @@ func (u *up) driving(p planned, l *launcher, st *store, j drive.Journal, k core.
 	h := u.config.Failure.Hang
 	builtin := drive.Fixed{Seed: u.config.Run.Seed, Samples: p.planner.Plannable(), Draws: p.config.Draws}
 	return drive.Config{Core: k, Launcher: l, Builtin: builtin, Memory: memory{}, Store: st, Journal: j,
-		Observe: u.observe, Warming: u.warming, SchedulerDeadline: schedulerDeadline, Hang: hang.Limits{Heartbeat: h.Heartbeat.D(), WarmUp: h.WarmUp.D(), Order: h.Order.D()},
+		Observe: u.observe, Warming: u.warming, SchedulerDeadline: u.config.Scheduler.Deadline.D() + schedulerSlack, Hang: hang.Limits{Heartbeat: h.Heartbeat.D(), WarmUp: h.WarmUp.D(), Order: h.Order.D()},
 		Plannable: p.planner.Plannable(), Draws: p.config.Draws}
+}
+
+// schedule has the plugin asked, where there is one; what it gives is told of
+// events.
+func (u *up) schedule(d *drive.Config, p planned) func(runner.Event) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.plugin == nil {
+		return func(runner.Event) {}
+	}
+	a := &consulted{plugin: u.plugin, index: p.index, total: len(d.Plannable) * int(d.Draws)}
+	d.Scheduler = a
+	d.Core.AskScheduler = u.plugin.Can(scheduler.Assign)
+	return a.observe
 }
 
 // newLauncher makes what starts workers, with a nonce of its own.

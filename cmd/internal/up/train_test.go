@@ -119,6 +119,10 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 	if err := u.preflight(ctx); err != nil {
 		t.Fatal(err)
 	}
+	if err := u.startPlugin(ctx); err != nil {
+		t.Fatal(err)
+	}
+	defer u.stopPlugin()
 	beside := make(chan struct{})
 	go func() { // ends with during; waited for below
 		defer close(beside)

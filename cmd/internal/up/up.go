@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/dflash-runner/dflash-runner/cmd/internal/plan"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/config"
@@ -85,27 +86,29 @@ type up struct {
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
 	held        []*flock.Lock  // cache entries that the run uses
 
-	mu           sync.Mutex // guards below
-	loop         *drive.Loop
-	launcher     *launcher
-	settings     *settings
-	store        *store
-	final        *drive.View              // once the loop is over
-	phases       map[runner.Worker]string // of warm-up
-	watch        *probe.Watch             // of the GPUs; nil on a CPU
-	unfit        map[string]string        // GPUs that are not used again, by UUID, and why
-	rate         rate
-	resident     residents
-	top1         *float64
-	exported     string
-	tokensBefore uint64 // committed before this supervisor began
-	state        admin.State
-	last         admin.Status // newest picture
-	warnings     []admin.Reason
-	ended        *core.Finish
-	quick        bool
-	stopping     string // why the run was asked to end, or empty
-	cancel       context.CancelFunc
+	mu            sync.Mutex // guards below
+	loop          *drive.Loop
+	launcher      *launcher
+	settings      *settings
+	store         *store
+	final         *drive.View              // once the loop is over
+	phases        map[runner.Worker]string // of warm-up
+	watch         *probe.Watch             // of the GPUs; nil on a CPU
+	plugin        *host.Plugin             // that decides; nil: the built-in does
+	pluginRelease func() error             // of its directory
+	unfit         map[string]string        // GPUs that are not used again, by UUID, and why
+	rate          rate
+	resident      residents
+	top1          *float64
+	exported      string
+	tokensBefore  uint64 // committed before this supervisor began
+	state         admin.State
+	last          admin.Status // newest picture
+	warnings      []admin.Reason
+	ended         *core.Finish
+	quick         bool
+	stopping      string // why the run was asked to end, or empty
+	cancel        context.CancelFunc
 }
 
 // Run takes a run to its end and gives its exit code. Errors and hints are on
@@ -220,6 +223,10 @@ func (u *up) work(ctx context.Context) (core.Finish, error) {
 	if err := u.preflight(ctx); err != nil {
 		return core.Finish{}, err
 	}
+	if err := u.startPlugin(ctx); err != nil {
+		return core.Finish{}, err
+	}
+	defer u.stopPlugin()
 	if err := u.environmentStage(ctx); err != nil {
 		return core.Finish{}, err
 	}
@@ -264,6 +271,9 @@ func codeOf(err error) int {
 	var problems config.Problems
 	if errors.As(err, &problems) {
 		return runner.ExitUsage
+	}
+	if refused := (*pluginRefused)(nil); errors.As(err, &refused) {
+		return runner.ExitPreflight
 	}
 	switch runner.KindOf(err) {
 	case runner.Invalid, runner.NotFound:

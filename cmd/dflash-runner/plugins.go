@@ -1,0 +1,247 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dflash-runner/dflash-runner/cmd/internal/up"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/contract"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/config"
+)
+
+func (c *cli) pluginsCommand() *cobra.Command {
+	cmd := c.group("plugins", "Show, check and test scheduling plugins",
+		"Shows, checks and tests scheduling plugins: programs that decide the order of samples and which target\n"+
+			"makes a row. A run starts only what its configuration names in scheduler.plugins.")
+	cmd.Example = "  dflash-runner plugins describe ./my-plugin\n  dflash-runner plugins test ./my-plugin\n  dflash-runner plugins list -f my.yaml"
+	cmd.AddCommand(c.pluginsList(), c.pluginsDescribe(), c.pluginsVerify(), c.pluginsTest())
+	return cmd
+}
+
+// listed is a line of `plugins list` and `plugins verify`.
+type listed struct {
+	Name   string `json:"name"`
+	Path   string `json:"path"`
+	Used   bool   `json:"used"` // by scheduler.use
+	Status string `json:"status"`
+	Detail string `json:"detail"`
+	hint   string
+}
+
+// The statuses of a catalog's entry.
+const (
+	pinned  = "ok"      // every file is as it was pinned
+	refused = "refused" // it would not be started
+)
+
+func (c *cli) pluginsList() *cobra.Command {
+	var from source
+	cmd := c.jsonFlag(&cobra.Command{
+		Use: "list", Short: "List a configuration's catalog of plugins", Args: atMost(0), Example: "  dflash-runner plugins list -f my.yaml --json",
+		Long: "Lists the plugins that a configuration names, which of them is used, and whether their files are as they were\npinned. It starts nothing.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := c.catalog(cmd, from, nil)
+			if err != nil {
+				return err
+			}
+			return c.printCatalog(all)
+		},
+	})
+	from.flags(cmd)
+	return cmd
+}
+
+func (c *cli) pluginsVerify() *cobra.Command {
+	var from source
+	cmd := c.jsonFlag(&cobra.Command{
+		Use: "verify [NAME]", Short: "Check the files of a configuration's plugins", Args: atMost(1), Example: "  dflash-runner plugins verify -f my.yaml",
+		Long: "Checks every file of the plugins that a configuration names: its sha256, its owner, and that nobody else may\nchange it. It starts nothing. Exit 1 where one would be refused.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			all, err := c.catalog(cmd, from, args)
+			if err != nil {
+				return err
+			}
+			for _, p := range all {
+				if p.Status == refused {
+					c.code = runner.ExitFailed
+					c.tell("error", "plugin "+p.Name+": "+p.Detail)
+					c.tell("hint", p.hint)
+				}
+			}
+			return c.printCatalog(all)
+		},
+	})
+	from.flags(cmd)
+	return cmd
+}
+
+// catalog checks the files of every entry, or of the one that is named.
+func (c *cli) catalog(cmd *cobra.Command, from source, names []string) ([]listed, error) {
+	loaded, err := c.load(cmd, from)
+	if err != nil {
+		return nil, err
+	}
+	all := []listed{}
+	for _, p := range loaded.Scheduler.Plugins {
+		if len(names) > 0 && names[0] != p.Name {
+			continue
+		}
+		l := listed{Name: p.Name, Path: p.Path, Used: p.Name == loaded.Scheduler.Use, Status: pinned}
+		if err := host.Verify(up.Catalog(p)); err != nil {
+			l.Status, l.Detail, l.hint = refused, err.Error(), runner.HintOf(err)
+		}
+		all = append(all, l)
+	}
+	if len(names) > 0 && len(all) == 0 {
+		return nil, runner.Errorf(runner.NotFound, "find plugin %s: the configuration does not name it", names[0]).WithHint("`dflash-runner plugins list` shows what it names")
+	}
+	return all, nil
+}
+
+func (c *cli) printCatalog(all []listed) error {
+	if c.json {
+		return c.printJSON(all)
+	}
+	for _, p := range all {
+		used := ""
+		if p.Used {
+			used = ", used"
+		}
+		if err := c.print("%-24s %s%s  %s\n", p.Name, p.Status, used, p.Path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// described is `plugins describe --json`.
+type described struct {
+	host.Description
+	Path   string `json:"path"`
+	SHA256 string `json:"sha256"`
+}
+
+func (c *cli) pluginsDescribe() *cobra.Command {
+	var from source
+	var args []string
+	cmd := c.jsonFlag(&cobra.Command{
+		Use: "describe PATH|NAME", Short: "Start a plugin and show what it says of itself", Args: atMost(1),
+		Long:    "Starts a program, or a plugin that the configuration names, asks who it is, what it can do and how it is\nconfigured, and ends it. It prints the sha256 to pin.",
+		Example: "  dflash-runner plugins describe ./my-plugin",
+		RunE: func(cmd *cobra.Command, named []string) error {
+			return c.withPlugin(cmd, from, named, args, func(e host.Entry, o host.Options) error {
+				d, err := host.Describe(cmd.Context(), e, o)
+				if err != nil {
+					return err
+				}
+				return c.printDescription(described{d, e.Program.Path, e.Program.SHA256})
+			})
+		},
+	})
+	from.flags(cmd)
+	cmd.Flags().StringArrayVar(&args, "arg", nil, "argument of the program; may be given again")
+	return cmd
+}
+
+func (c *cli) printDescription(d described) error {
+	if c.json {
+		return c.printJSON(d)
+	}
+	can := []string{}
+	for _, x := range d.Capabilities {
+		can = append(can, string(x))
+	}
+	if err := c.print("%s %s\n  %-8s %s\n  %-8s %s\n  %-8s %v\n  %-8s %s\n", d.Name, d.Version, "path", d.Path, "sha256", d.SHA256, "API", d.APIVersions, "can", strings.Join(can, ", ")); err != nil {
+		return err
+	}
+	for _, k := range d.Config {
+		value := fmt.Sprintf("default %v", k.Default)
+		if k.Required {
+			value = "required"
+		}
+		if err := c.print("  config.%s: %s, %s; %s\n", k.Key, k.Type, value, k.Doc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cli) pluginsTest() *cobra.Command {
+	var from source
+	var args []string
+	cmd := c.jsonFlag(&cobra.Command{
+		Use: "test PATH|NAME", Short: "Prove that a plugin keeps the contract", Args: atMost(1),
+		Long:    "Starts a program, or a plugin that the configuration names, as a run does, and drives it through every call:\nwhole epochs, bad configurations, deadlines, several questions at a time, its end. Exit 1 where one fails.",
+		Example: "  dflash-runner plugins test ./my-plugin",
+		RunE: func(cmd *cobra.Command, named []string) error {
+			return c.withPlugin(cmd, from, named, args, func(e host.Entry, o host.Options) error {
+				all := contract.Check(cmd.Context(), e, o)
+				if !contract.Passed(all) {
+					c.code = runner.ExitFailed
+				}
+				if c.json {
+					return c.printJSON(all)
+				}
+				for _, r := range all {
+					if err := c.print("%-8s %-42s %s\n", r.Status, r.Name, r.Detail); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	})
+	from.flags(cmd)
+	cmd.Flags().StringArrayVar(&args, "arg", nil, "argument of the program; may be given again")
+	return cmd
+}
+
+// withPlugin finds the plugin that an argument names, by its name in the
+// configuration or by its path, and gives it a directory to run in.
+func (c *cli) withPlugin(cmd *cobra.Command, from source, named, args []string, f func(host.Entry, host.Options) error) error {
+	if len(named) == 0 {
+		return lacking(cmd, "%s: want a plugin's path or name, got none", cmd.CommandPath())
+	}
+	loaded, err := c.load(cmd, from)
+	if err != nil {
+		return err
+	}
+	e, err := entryOf(loaded, named[0], args)
+	if err != nil {
+		return err
+	}
+	dir, release, err := admin.OwnedDirectory("")
+	if err != nil {
+		return err
+	}
+	o := host.Defaults()
+	o.Directory, o.Environ = dir, os.Environ()
+	err = f(e, o)
+	if closing := release(); err == nil {
+		err = closing
+	}
+	return err
+}
+
+// entryOf is the catalog's entry of a name, or a program as it is now.
+func entryOf(c *config.Config, named string, args []string) (host.Entry, error) {
+	for _, p := range c.Scheduler.Plugins {
+		if p.Name == named {
+			if len(args) > 0 {
+				return host.Entry{}, usage("plugin %s: want no --arg for a plugin of the configuration, got %d", named, len(args))
+			}
+			return up.Catalog(p), nil
+		}
+	}
+	if !strings.ContainsRune(named, filepath.Separator) {
+		return host.Entry{}, runner.Errorf(runner.NotFound, "find plugin %s: the configuration does not name it", named).WithHint("a program is named by its path: ./%s", named)
+	}
+	return host.Pin(named, args...)
+}

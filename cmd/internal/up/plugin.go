@@ -1,0 +1,193 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/config"
+	"github.com/dflash-runner/dflash-runner/runner/drive"
+	"github.com/dflash-runner/dflash-runner/runner/rows"
+)
+
+// schedulerSubject is what warnings about the plugin are called.
+const schedulerSubject = "scheduler"
+
+// pluginRefused is a plugin that the run requires and cannot use.
+type pluginRefused struct{ err error }
+
+// Error gives the message.
+func (e *pluginRefused) Error() string { return e.err.Error() }
+
+// Unwrap gives the cause.
+func (e *pluginRefused) Unwrap() error { return e.err }
+
+// Catalog makes a plugin's entry of the configuration's.
+func Catalog(p config.Plugin) host.Entry {
+	e := host.Entry{Name: p.Name, Program: host.File{Path: p.Path, SHA256: p.SHA256}, Interpreter: host.File{Path: p.Interpreter, SHA256: p.InterpreterSHA256},
+		InterpreterArgs: p.InterpreterArgs, Args: p.Args, Env: p.Env, Config: p.Config}
+	for _, f := range p.Files {
+		e.Files = append(e.Files, host.File{Path: f.Path, SHA256: f.SHA256})
+	}
+	return e
+}
+
+// startPlugin starts the plugin that the configuration uses, if any, before any
+// worker. Without one that is required the run does not begin; without another
+// the built-in goes on alone, and the run is degraded.
+func (u *up) startPlugin(ctx context.Context) error {
+	s := &u.config.Scheduler
+	entry, at := s.Plugin()
+	if entry == nil {
+		return nil
+	}
+	dir, release, err := admin.OwnedDirectory(u.dir.path)
+	if err != nil {
+		return err
+	}
+	o := host.Options{Directory: dir, Seed: u.config.Run.Seed, Start: s.Start.D(), Call: s.Deadline.D(), Strikes: s.Strikes, Environ: os.Environ(),
+		Backoff: host.Backoff{Min: s.BackoffMin.D(), Max: s.BackoffMax.D()}, Changed: u.pluginChanged,
+		LogPath: func(start int) string {
+			return u.dir.join("logs", fmt.Sprintf("scheduler-%s.%d.log", entry.Name, start))
+		}}
+	p, err := host.Start(ctx, Catalog(*entry), o)
+	if err != nil {
+		err = u.pluginError(entry.Name, at, err)
+		if closing := release(); closing != nil {
+			u.warn("sockets", closing.Error())
+		}
+		if s.Required == "true" || ctx.Err() != nil {
+			return &pluginRefused{err}
+		}
+		u.warn(schedulerSubject, err.Error()+"; the built-in decides alone")
+		return nil
+	}
+	u.mu.Lock()
+	u.plugin, u.pluginRelease = p, release
+	u.mu.Unlock()
+	return nil
+}
+
+// pluginError says which plugin cannot be used, and where its configuration
+// stands where that is why.
+func (u *up) pluginError(name string, at int, err error) error {
+	where := fmt.Sprintf("scheduler.plugins[%d]", at)
+	var key *host.ConfigError
+	if errors.As(err, &key) {
+		where += ".config"
+		if _, ok := u.config.Scheduler.Plugins[at].Config[strings.SplitN(key.Key, "[", 2)[0]]; ok {
+			where += "." + strings.SplitN(key.Key, "[", 2)[0]
+		}
+		return runner.Errorf(runner.Invalid, "%s: scheduler.plugins[%d].config.%w", u.config.Place(where), at, err).WithHint("%s", key.Hint)
+	}
+	return runner.Errorf(runner.KindOf(err), "%s: plugin %s: %w", u.config.Place(where), name, err).WithHint("%s", runner.HintOf(err))
+}
+
+// stopPlugin ends the plugin, after the loop.
+func (u *up) stopPlugin() {
+	u.mu.Lock()
+	p, release := u.plugin, u.pluginRelease
+	u.mu.Unlock()
+	if p != nil {
+		u.closing(schedulerSubject, p.Close)
+		u.closing("sockets", release)
+	}
+}
+
+// pluginChanged tells of a new state, as an event. From any goroutine.
+func (u *up) pluginChanged(s host.State) {
+	level := runner.Info
+	if s.State == host.Quarantined || s.Strikes > 0 {
+		level = runner.Warn
+	}
+	message := fmt.Sprintf("%s %s: %s", s.Name, s.Version, s.State)
+	if s.State != host.Running || s.Strikes > 0 {
+		message += fmt.Sprintf(", strike %d, refused %d of %d: %s", s.Strikes, s.Refused, s.Calls, s.Last)
+	}
+	u.observe(runner.Event{At: time.Now(), Level: level, Name: "scheduling plugin", Message: message})
+}
+
+// pluginStatus fills in what the plugin does, and whether it is as it should
+// be. Under the lock.
+func (u *up) pluginStatus(s *admin.Status) {
+	if u.plugin == nil {
+		return
+	}
+	is := u.plugin.State()
+	s.Plugin = &admin.PluginStatus{Name: is.Name, Version: is.Version, State: is.State, Pid: is.Pid, APIVersion: is.APIVersion, Starts: is.Starts,
+		Calls: is.Calls, Refused: is.Refused, Strikes: is.Strikes, Ends: is.Ends, Last: is.Last, Capabilities: []string{}}
+	for _, c := range is.Capabilities {
+		s.Plugin.Capabilities = append(s.Plugin.Capabilities, string(c))
+	}
+	if !is.Until.IsZero() {
+		s.Plugin.Until = &is.Until
+	}
+	if is.Refused > 0 || is.Ends > 0 {
+		s.Degraded = append(s.Degraded, admin.Reason{Name: schedulerSubject, Detail: fmt.Sprintf("plugin %s is %s: %d of %d answers refused, ended %d times, last: %s",
+			is.Name, is.State, is.Refused, is.Calls, is.Ends, is.Last)})
+	}
+}
+
+// consulted is a plugin as the loop asks it.
+type consulted struct {
+	plugin *host.Plugin
+	index  *rows.Index
+	total  int // draws of an epoch
+	number atomic.Uint64
+}
+
+var _ drive.PoolScheduler = (*consulted)(nil)
+
+// Name gives the plugin's.
+func (a *consulted) Name() string { return a.plugin.State().Name }
+
+// Arrange is not asked: ArrangeOf is.
+func (a *consulted) Arrange(context.Context, uint32, int, int) ([]runner.Sample, error) {
+	return nil, drive.ErrDeclined
+}
+
+// ArrangeOf asks the plugin for an order.
+func (a *consulted) ArrangeOf(ctx context.Context, epoch uint32, count, left int, pool []runner.Sample) ([]runner.Sample, error) {
+	q := scheduler.ArrangeRequest{Epoch: epoch, Count: min(count, len(pool)), Left: left, Total: a.total, Pool: make([]scheduler.Candidate, len(pool))}
+	for _, name := range a.index.Sources {
+		q.Sources = append(q.Sources, scheduler.Source{Name: name})
+	}
+	for i, s := range pool {
+		info := a.index.Samples[s]
+		q.Pool[i] = scheduler.Candidate{Sample: s, Tokens: info.Tokens, Supervised: info.Supervised, Anchors: info.Anchors, Source: int(info.Source)}
+	}
+	out, err := a.plugin.Arrange(ctx, q)
+	return out, declined(err)
+}
+
+// Assign asks the plugin for a target.
+func (a *consulted) Assign(ctx context.Context, row runner.RowPlan, free []runner.Worker) (runner.Worker, error) {
+	q := scheduler.AssignRequest{Row: row.Row, Bucket: row.Bucket, Free: free}
+	for _, p := range row.Pieces {
+		q.Tokens += p.Tokens
+	}
+	w, err := a.plugin.Assign(ctx, q)
+	return w, declined(err)
+}
+
+// declined leaves to the built-in what the plugin did not answer: it was
+// counted there already, and is shown from there.
+func declined(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", drive.ErrDeclined, err)
+}
+
+// observe tells the plugin of an event. From any goroutine.
+func (a *consulted) observe(e runner.Event) {
+	a.plugin.Observe(scheduler.Event{Number: a.number.Add(1), At: e.At, Level: e.Level, Name: e.Name, Message: e.Message, Worker: e.Worker, Step: e.Step, Row: e.Row})
+}

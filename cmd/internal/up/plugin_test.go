@@ -1,0 +1,181 @@
+package up
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/journal"
+)
+
+// plugged is this binary as a scheduling plugin: a good one takes the pool from
+// its end and the last free target; a moody one does anything.
+type plugged struct{ which string }
+
+func (plugged) Info() scheduler.Info {
+	return scheduler.Info{Name: "plugged", Version: "0.1.0"}
+}
+
+func (plugged) Schema() []scheduler.Field {
+	return []scheduler.Field{{Key: "depth", Type: scheduler.Int, Default: 1, Doc: "how deep"}}
+}
+
+func (plugged) Configure(context.Context, scheduler.Config) error { return nil }
+
+func (p plugged) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.Sample, error) {
+	slices.Reverse(q.Pool)
+	out := scheduler.First(q)
+	return out, p.mood(ctx, func() { out = out[1:] }, func() { out[0] = 4_000_000 }, func() { out[1] = out[0] })
+}
+
+func (p plugged) Assign(ctx context.Context, q scheduler.AssignRequest) (runner.Worker, error) {
+	w := q.Free[len(q.Free)-1]
+	return w, p.mood(ctx, func() { w.Rank = 9 }, func() { w.Role = runner.Drafter })
+}
+
+// mood spoils most answers of a moody plugin, is late, or ends the process.
+func (p plugged) mood(ctx context.Context, spoil ...func()) error {
+	if p.which != "moody" {
+		return nil
+	}
+	switch n := rand.IntN(len(spoil) + 4); n {
+	case 0:
+		<-ctx.Done()
+	case 1:
+		return scheduler.Errorf(runner.Unavailable, "not in the mood")
+	case 2:
+		if rand.IntN(3) == 0 {
+			os.Exit(5)
+		}
+	case 3:
+	default:
+		spoil[n-4]()
+	}
+	return nil
+}
+
+// plugs configures this binary as a plugin.
+func plugs(t *testing.T, which string, more ...string) []string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := host.Sum(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append([]string{"scheduler.use=plugged", "workers.targets=2", "scheduler.deadline=200ms", "scheduler.backoff_min=20ms", "scheduler.backoff_max=100ms",
+		fmt.Sprintf("scheduler.plugins=[{name: plugged, path: %q, sha256: %s, args: [plugin, %s]}]", self, sum, which)}, more...)
+}
+
+// orders reads which samples were arranged in each epoch.
+func (b *bench) orders(name string) map[uint32][]runner.Sample {
+	b.t.Helper()
+	out := map[uint32][]runner.Sample{}
+	if _, err := journal.Scan(filepath.Join(b.root, "runs", name, "journal"), func(e journal.Entry) error {
+		if a, ok := e.Record.(runner.ArrangeRecord); ok {
+			out[a.Epoch] = append(out[a.Epoch], a.Samples...)
+		}
+		return nil
+	}); err != nil {
+		b.t.Fatal(err)
+	}
+	return out
+}
+
+// TestPluginDecides: the order in the journal is the plugin's, and the run is
+// whole and healthy.
+func TestPluginDecides(t *testing.T) {
+	b := newBench(t)
+	b.run("plain", false, nil, "workers.targets=2")
+	f, u := b.run("plugged", false, nil, plugs(t, "good")...)
+	b.check(f, u)
+	plain, got := b.orders("plain"), b.orders("plugged")
+	for epoch, order := range plain {
+		slices.Reverse(order)
+		if !slices.Equal(got[epoch], order) {
+			t.Errorf("epoch %d: got %v, want the built-in's order from its end, %v", epoch, got[epoch], order)
+		}
+	}
+	s := u.Status()
+	if s.Plugin == nil || s.Plugin.Name != "plugged" || s.Plugin.Calls == 0 || s.Plugin.Refused != 0 || len(s.Degraded) != 0 || s.Scheduler != "plugged" {
+		t.Errorf("status %+v, degraded %v", s.Plugin, s.Degraded)
+	}
+}
+
+// TestI6_MoodyPlugin: a plugin that answers at random, late or not at all, and
+// dies, changes nothing of what a run promises; status and health say so.
+func TestI6_MoodyPlugin(t *testing.T) {
+	b := newBench(t)
+	f, u := b.run("moody", false, nil, plugs(t, "moody")...)
+	b.check(f, u)
+	s := u.Status()
+	if s.Plugin == nil || s.Plugin.Refused == 0 && s.Plugin.Ends == 0 {
+		t.Fatalf("status %+v: nothing was refused, so nothing was tested", s.Plugin)
+	}
+	if !slices.ContainsFunc(s.Degraded, func(r admin.Reason) bool { return r.Name == schedulerSubject }) {
+		t.Errorf("degraded %v", s.Degraded)
+	}
+	t.Logf("%d calls, %d refused, %d ends, %d starts", s.Plugin.Calls, s.Plugin.Refused, s.Plugin.Ends, s.Plugin.Starts)
+}
+
+// TestRequiredPluginIsRefused: exit 3 before any worker, with the line of the
+// configuration; without `required` the run goes on, degraded.
+func TestRequiredPluginIsRefused(t *testing.T) {
+	b := newBench(t)
+	t.Setenv("XDG_CACHE_HOME", filepath.Join(b.root, "cache"))
+	base, err := os.ReadFile("../../../configs/cpu-test.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := host.Sum(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := os.Create(filepath.Join(b.root, "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stderr.Close()
+	for _, c := range []struct {
+		name, sum, config, says string
+	}{
+		{"sum", strings.Repeat("0", 64), "{}", "plugin plugged: check plugin file " + self + ": want sha256 0000"},
+		{"key", sum, "\n        dept: 4", ": scheduler.plugins[0].config.dept: unknown key"},
+	} {
+		file := filepath.Join(b.root, c.name+".yaml")
+		text := string(base) + fmt.Sprintf("\nscheduler:\n  use: plugged\n  required: true\n  plugins:\n    - name: plugged\n      path: %s\n      sha256: %s\n      args: [plugin, good]\n      config: %s\n", self, c.sum, c.config)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := stderr.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
+		code := Run(t.Context(), Options{ConfigPath: file, Set: []string{"run.directory=" + filepath.Join(b.root, "runs")}, Stderr: stderr})
+		said, err := os.ReadFile(stderr.Name())
+		if err != nil || code != runner.ExitPreflight || !strings.Contains(string(said), c.says) || !strings.Contains(string(said), file+":") {
+			t.Errorf("%s: exit %d, said %s, %v", c.name, code, said, err)
+		}
+	}
+	f, u := b.run("alone", false, nil, append(plugs(t, "good"), "scheduler.plugins=[{name: plugged, path: "+self+", sha256: "+strings.Repeat("0", 64)+"}]")...)
+	if f.Code != runner.ExitDone {
+		t.Fatalf("finish %+v", f)
+	}
+	if s := u.Status(); s.Plugin != nil || len(s.Degraded) != 1 || !strings.Contains(s.Degraded[0].Detail, "the built-in decides alone") {
+		t.Errorf("degraded %+v", s.Degraded)
+	}
+}

@@ -1,0 +1,125 @@
+// Package contract proves that a program keeps the contract of package
+// scheduler: it starts it as a run does and drives it through every call.
+package contract
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// Result is one thing that was looked at.
+type Result struct {
+	Name   string `json:"name"`
+	Status string `json:"status"` // ok, failed or skipped
+	Detail string `json:"detail"`
+}
+
+// The statuses of a result.
+const (
+	OK      = "ok"
+	Failed  = "failed"
+	Skipped = "skipped" // the plugin does not do that
+)
+
+// endLimit is how long a plugin may take to end when it is asked to: go-plugin
+// kills it after two seconds.
+const endLimit = 1500 * time.Millisecond
+
+// kit is one proof in progress.
+type kit struct {
+	plugin  *host.Plugin
+	results []Result
+}
+
+// Check starts the plugin of an entry, whose name may be empty, and gives what
+// it found, in order. The first failure of a start ends it. Nothing of the
+// plugin is left when it returns.
+func Check(ctx context.Context, e host.Entry, o host.Options) []Result {
+	k := &kit{}
+	d, err := host.Describe(ctx, e, o)
+	if !k.add("describe", err, "%s %s, API versions %v, can %v", d.Name, d.Version, d.APIVersions, d.Capabilities) {
+		return k.results
+	}
+	k.add("documents its configuration", documented(d), "%d keys", len(d.Config))
+	k.add("refuses an unknown key", refusesUnknown(ctx, e, o), "")
+	o.Strikes = 1 << 30 // every failure is to be seen
+	k.plugin, err = host.Start(ctx, e, o)
+	if !k.add("configure", err, "") {
+		return k.results
+	}
+	for _, c := range []struct {
+		of    scheduler.Capability
+		names []string
+		run   []func(context.Context) (string, error)
+	}{
+		{scheduler.Arrange, []string{"arrange whole epochs", "arrange a large pool", "arrange repeated draws"}, []func(context.Context) (string, error){k.epochs, k.large, k.draws}},
+		{scheduler.Assign, []string{"assign"}, []func(context.Context) (string, error){k.assign}},
+		{scheduler.Place, []string{"place"}, []func(context.Context) (string, error){k.place}},
+		{scheduler.OnFailure, []string{"on failure"}, []func(context.Context) (string, error){k.failure}},
+		{scheduler.Observe, []string{"observe"}, []func(context.Context) (string, error){k.observe}},
+	} {
+		for i, name := range c.names {
+			if !slices.Contains(d.Capabilities, c.of) {
+				k.results = append(k.results, Result{name, Skipped, "the built-in does that"})
+				continue
+			}
+			detail, err := c.run[i](ctx)
+			k.add(name, err, "%s", detail)
+		}
+	}
+	detail, err := k.late(ctx)
+	k.add("answers after a deadline that it missed", err, "%s", detail)
+	detail, err = k.together(ctx)
+	k.add("answers several at a time", err, "%s", detail)
+	began := time.Now()
+	err = k.plugin.Close()
+	if took := time.Since(began); err == nil && took > endLimit {
+		err = fmt.Errorf("want an end within %s, got %s", endLimit, took.Round(time.Millisecond))
+	}
+	k.add("ends when asked", err, "")
+	return k.results
+}
+
+// Passed says whether nothing failed.
+func Passed(all []Result) bool {
+	return !slices.ContainsFunc(all, func(r Result) bool { return r.Status == Failed })
+}
+
+// add notes a result, and says whether it is good.
+func (k *kit) add(name string, err error, format string, a ...any) bool {
+	r := Result{name, OK, fmt.Sprintf(format, a...)}
+	if err != nil {
+		r.Status, r.Detail = Failed, err.Error()
+		if hint := runner.HintOf(err); hint != "" {
+			r.Detail += "; " + hint
+		}
+	}
+	k.results = append(k.results, r)
+	return err == nil
+}
+
+func documented(d host.Description) error {
+	for _, key := range d.Config {
+		if key.Doc == "" {
+			return fmt.Errorf("key %s: want a meaning, got none", key.Key)
+		}
+	}
+	return nil
+}
+
+// refusesUnknown: the host refuses it by the schema, so nothing may start.
+func refusesUnknown(ctx context.Context, e host.Entry, o host.Options) error {
+	e.Config = map[string]any{"no_such_key": int64(1)}
+	p, err := host.Start(ctx, e, o)
+	if err != nil {
+		return nil
+	}
+	_ = p.Close()
+	return fmt.Errorf("want a refusal of the key no_such_key, got a start")
+}

@@ -1,0 +1,92 @@
+package contract
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// TestMain turns this binary into a plugin, or the tests.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == "plugin" {
+		scheduler.Serve(plugged{which: os.Args[2]})
+		if os.Args[2] == "lingers" {
+			time.Sleep(time.Hour) // the host kills it
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// plugged keeps the contract, but for what its name says.
+type plugged struct {
+	scheduler.Base
+	which string
+}
+
+func (plugged) Info() scheduler.Info { return scheduler.Info{Name: "plugged", Version: "1"} }
+
+func (p plugged) Schema() []scheduler.Field {
+	if p.which == "silent" {
+		return []scheduler.Field{{Key: "depth", Type: scheduler.Int}}
+	}
+	return nil
+}
+
+func (p plugged) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.Sample, error) {
+	out := scheduler.First(q)
+	switch {
+	case p.which == "once": // takes a sample to be drawn once
+		seen := map[runner.Sample]bool{}
+		for i, s := range out {
+			if seen[s] {
+				out[i] = 1
+			}
+			seen[s] = true
+		}
+	case p.which == "short" && q.Left < q.Total: // forgets the end of an epoch
+		out = out[:len(out)-1]
+	case p.which == "slow" && len(q.Pool) > 10_000:
+		<-ctx.Done()
+	}
+	return out, nil
+}
+
+func TestCheck(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for which, fails := range map[string]string{"good": "", "once": "arrange repeated draws", "short": "arrange whole epochs", "slow": "arrange a large pool",
+		"silent": "documents its configuration", "lingers": "ends when asked"} {
+		t.Run(which, func(t *testing.T) {
+			e, err := host.Pin(self, "plugin", which)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := host.Defaults()
+			if o.Directory, err = os.MkdirTemp("", "s"); err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(o.Directory)
+			all := Check(t.Context(), e, o)
+			var failed []string
+			for _, r := range all {
+				if r.Status == Failed {
+					failed = append(failed, r.Name)
+				}
+			}
+			if got := strings.Join(failed, ", "); got != fails || Passed(all) != (fails == "") || len(all) != 14 {
+				t.Errorf("failed %q, want %q: %+v", got, fails, all)
+			}
+		})
+	}
+}

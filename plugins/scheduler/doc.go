@@ -1,0 +1,67 @@
+// Package scheduler is the SDK for scheduling plugins: programs that decide what
+// a run may leave to others. A plugin is a main package of a few lines:
+//
+//	type mine struct{ scheduler.Base }
+//
+//	func (mine) Info() scheduler.Info { return scheduler.Info{Name: "mine", Version: "1.0.0"} }
+//
+//	func (mine) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.Sample, error) {
+//		return scheduler.First(q), nil
+//	}
+//
+//	func main() { scheduler.Serve(mine{}) }
+//
+// # What a plugin may decide
+//
+// Each ability is an interface of its own, and optional: what a plugin does not
+// implement, the built-in does.
+//
+//   - [Arranger]: the order of an epoch's samples, a horizon at a time.
+//   - [Assigner]: which free target makes the lowest unproduced row.
+//   - [Placer]: which device every worker runs on.
+//   - [FailureJudge]: whether a dead worker is restarted, replaced, or ends the run.
+//   - [Observer]: nothing; it is told what happens.
+//
+// The warm-up gate and which drafter trains a row are not a plugin's to decide.
+//
+// # How a plugin lives
+//
+//  1. The host starts the program that its catalog names, after it checked the
+//     sha256 of every file that runs, in a directory of its own, with an
+//     environment made from nothing. Connections are mutual TLS over a socket.
+//  2. Info is asked, then the schema of the configuration. The host checks the
+//     configuration against the schema, fills in defaults, and calls Configure,
+//     once. Nothing else is asked before that.
+//  3. Questions come, several at a time and from any goroutine. Each has a deadline
+//     in its ctx; an answer that comes later goes nowhere.
+//  4. Serve returns when the host says so, or is gone.
+//
+// The host may end and start a plugin at any time, so a request carries all that
+// its answer needs and a plugin should keep nothing that it cannot do without.
+// An arrangement is journaled: a resumed run does not ask for it again.
+//
+// # What the host does about answers
+//
+// Every answer is checked: a sample that is not in the pool or comes twice, one
+// that is missing, a target that is not free, an unknown device, two workers on
+// one device where that is not asked for. A bad answer, an error and a late answer
+// are the same to a run: the built-in answers instead, a strike is counted and
+// shown by `status` and `health`. Too many strikes end the program; it is started
+// again after a wait that doubles. So a plugin can make a run slower or better,
+// and never wrong.
+//
+// An [Error] tells the host why a plugin gives no answer; any other error is of
+// kind internal.
+//
+// # Printing
+//
+// Stdout belongs to the handshake: anything printed there before Serve is
+// skipped, after it goes to the plugin's log, as stderr does. Log to stderr.
+//
+// # Versions
+//
+// [APIVersion] is the version of the questions. Messages are only added to, so an
+// older plugin keeps working; the host uses the highest version both speak.
+//
+// Package schedulertest proves that a program keeps this contract.
+package scheduler

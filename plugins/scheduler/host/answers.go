@@ -1,0 +1,94 @@
+package host
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// JudgeArrange says what is wrong with an order of samples, or nothing.
+func JudgeArrange(q scheduler.ArrangeRequest, samples []runner.Sample) error {
+	if want := min(q.Count, len(q.Pool)); len(samples) != want {
+		return fmt.Errorf("want %d samples, got %d", want, len(samples))
+	}
+	left := make(map[runner.Sample]int, len(q.Pool))
+	for _, c := range q.Pool {
+		left[c.Sample]++
+	}
+	given := map[runner.Sample]bool{}
+	for i, s := range samples {
+		if left[s] == 0 && given[s] {
+			return fmt.Errorf("place %d: sample %d stands there again", i, s)
+		}
+		if left[s] == 0 {
+			return fmt.Errorf("place %d: sample %d is not in the pool", i, s)
+		}
+		left[s]--
+		given[s] = true
+	}
+	return nil
+}
+
+// JudgeAssign says what is wrong with a choice of a target, or nothing.
+func JudgeAssign(q scheduler.AssignRequest, target runner.Worker) error {
+	if !slices.Contains(q.Free, target) {
+		return fmt.Errorf("row %d: want one of %v, got %.40q/%d", q.Row, q.Free, string(target.Role), target.Rank)
+	}
+	return nil
+}
+
+// JudgePlace says what is wrong with a placement, or nothing: every worker
+// once, on a device that is there and not critical, within its free memory, and
+// none beside another unless they may share.
+func JudgePlace(q scheduler.PlaceRequest, placements []scheduler.Placement) error {
+	if len(placements) != len(q.Needs) {
+		return fmt.Errorf("want %d placements, got %d", len(q.Needs), len(placements))
+	}
+	devices, needs := map[string]scheduler.Device{}, map[runner.Worker]scheduler.Need{}
+	for _, d := range q.Devices {
+		devices[d.ID] = d
+	}
+	for _, n := range q.Needs {
+		needs[n.Worker] = n
+	}
+	placed, taken := map[runner.Worker]bool{}, map[string]uint64{}
+	for _, p := range placements {
+		d, there := devices[p.Device]
+		need, known := needs[p.Worker]
+		before, shared := taken[p.Device]
+		switch {
+		case !known:
+			return fmt.Errorf("worker %.40q/%d is not of this run", string(p.Worker.Role), p.Worker.Rank)
+		case placed[p.Worker]:
+			return fmt.Errorf("%s is placed twice", p.Worker)
+		case !there:
+			return fmt.Errorf("%s: unknown device %.80q", p.Worker, p.Device)
+		case d.Health == "critical":
+			return fmt.Errorf("%s: device %s does not work", p.Worker, d.ID)
+		case shared && !q.Colocate:
+			return fmt.Errorf("%s: device %s has a worker, and they do not share", p.Worker, d.ID)
+		case before+need.MemoryBytes > d.FreeBytes:
+			return fmt.Errorf("%s: device %s: want %d bytes, got %d of %d left", p.Worker, d.ID, need.MemoryBytes, d.FreeBytes-before, d.FreeBytes)
+		}
+		placed[p.Worker], taken[p.Device] = true, before+need.MemoryBytes
+	}
+	return nil
+}
+
+// JudgeVerdict says what is wrong with a decision about a death, or nothing.
+func JudgeVerdict(q scheduler.FailureRequest, v scheduler.Verdict) error {
+	switch v.Decision {
+	case scheduler.Restart, scheduler.Stop:
+		return nil
+	case scheduler.Replace:
+		for _, d := range q.Devices {
+			if d.ID == v.Device && d.ID != q.Device && d.Health != "critical" {
+				return nil
+			}
+		}
+		return fmt.Errorf("replace %s: want another device that works, got %.80q", q.Worker, v.Device)
+	}
+	return fmt.Errorf("want restart, replace or stop, got %.40q", string(v.Decision))
+}

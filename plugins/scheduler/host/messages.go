@@ -1,0 +1,45 @@
+package host
+
+import (
+	"math"
+
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
+	schedulerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/scheduler/v1"
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+func arrangeMessage(q scheduler.ArrangeRequest) *schedulerv1.ArrangeRequest {
+	n := len(q.Pool)
+	p := &schedulerv1.Pool{Sample: make([]uint32, n), Tokens: make([]uint32, n), Supervised: make([]uint32, n), Anchors: make([]uint32, n), Source: make([]uint32, n)}
+	for i, c := range q.Pool {
+		p.Sample[i], p.Tokens[i], p.Supervised[i], p.Anchors[i], p.Source[i] = uint32(c.Sample), c.Tokens, c.Supervised, c.Anchors, uint32(c.Source)
+	}
+	m := &schedulerv1.ArrangeRequest{Epoch: q.Epoch, Count: uint32(q.Count), Left: uint64(q.Left), Total: uint64(q.Total), Pool: p}
+	for _, s := range q.Sources {
+		m.Sources = append(m.Sources, &schedulerv1.Source{Name: s.Name, Loss: s.Loss})
+	}
+	return m
+}
+
+func workerMessage(w runner.Worker) *schedulerv1.Worker {
+	return &schedulerv1.Worker{Role: string(w.Role), Rank: uint32(w.Rank)}
+}
+
+// workerOf takes a stranger's word for a worker; a rank that is none is -1.
+func workerOf(w *schedulerv1.Worker) runner.Worker {
+	if w.GetRank() > math.MaxInt32 {
+		return runner.Worker{Role: runner.Role(w.GetRole()), Rank: -1}
+	}
+	return runner.Worker{Role: runner.Role(w.GetRole()), Rank: runner.Rank(w.GetRank())}
+}
+
+func deviceMessages(in []scheduler.Device) []*schedulerv1.Device {
+	out := make([]*schedulerv1.Device, len(in))
+	for i, d := range in {
+		out[i] = &schedulerv1.Device{Id: d.ID, Name: d.Name, MemoryBytes: d.MemoryBytes, FreeBytes: d.FreeBytes, Health: d.Health, Node: d.Node, Numa: d.NUMA}
+		for _, l := range d.Links {
+			out[i].Links = append(out[i].Links, &schedulerv1.Link{Id: l.ID, GbPerS: l.GBPerS, Peer: l.Peer})
+		}
+	}
+	return out
+}

@@ -1,0 +1,237 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	plugin "github.com/hashicorp/go-plugin"
+	hrunner "github.com/hashicorp/go-plugin/runner"
+	"google.golang.org/grpc"
+
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
+	"github.com/dflash-runner/dflash-runner/plugins/worker"
+	schedulerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/scheduler/v1"
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// stopWait bounds how long a plugin may take to end when it is asked to.
+const stopWait = 3 * time.Second
+
+// maxSocket is the longest path of a socket, in bytes.
+const maxSocket = 107
+
+// process is one start of a plugin.
+type process struct {
+	entry   Entry
+	dir     string
+	files   staged
+	client  *plugin.Client
+	hosted  *worker.Hosted // nil until go-plugin asked for it
+	output  *lines         // what go-plugin carries of the plugin's streams
+	ask     schedulerv1.SchedulerClient
+	version uint32 // of the API
+	info    *schedulerv1.InfoReply
+	can     map[scheduler.Capability]bool
+}
+
+// stub makes go-plugin hand out the raw connection.
+type stub struct{ plugin.NetRPCUnsupportedPlugin }
+
+// GRPCServer serves nothing: hosts only dispense.
+func (stub) GRPCServer(*plugin.GRPCBroker, *grpc.Server) error { return nil }
+
+// GRPCClient returns the *grpc.ClientConn itself.
+func (stub) GRPCClient(_ context.Context, _ *plugin.GRPCBroker, c *grpc.ClientConn) (any, error) {
+	return c, nil
+}
+
+// launch stages, starts and configures a plugin. After an error nothing of it
+// runs and its directory is gone.
+func launch(ctx context.Context, e Entry, o Options, start int) (_ *process, err error) {
+	p := &process{entry: e, output: &lines{}}
+	if err = p.open(ctx, o, start); err == nil {
+		err = p.configure(ctx, o)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	return p, nil
+}
+
+// open makes the plugin's directory, and starts its checked files from there.
+func (p *process) open(ctx context.Context, o Options, start int) (err error) {
+	if p.dir, err = os.MkdirTemp(o.Directory, "p-"); err != nil {
+		return runner.Errorf(runner.Unavailable, "start plugin: %w", err)
+	}
+	if most := maxSocket - len("/plugin-dir1234567890/plugin1234567890"); len(p.dir) > most {
+		return runner.Errorf(runner.Invalid, "start plugin: directory %s: want at most %d bytes, as a socket's path is short, got %d", p.dir, most, len(p.dir)).
+			WithHint("give XDG_RUNTIME_DIR a shorter path")
+	}
+	if err := p.stage(o); err != nil {
+		return err
+	}
+	return p.start(ctx, o, start)
+}
+
+// stage checks and copies what runs.
+func (p *process) stage(o Options) (err error) {
+	code := filepath.Join(p.dir, "code")
+	if p.files, err = stage(p.entry, code); err == nil && o.Staged != nil {
+		o.Staged(code)
+	}
+	if err == nil {
+		err = p.files.unchanged()
+	}
+	return errors.Join(err, os.Mkdir(filepath.Join(p.dir, "work"), 0o700))
+}
+
+// environment is all that a plugin sees of the host's.
+func (p *process) environment(o Options) (out []string) {
+	for _, entry := range o.Environ {
+		name, _, ok := strings.Cut(entry, "=")
+		for _, allowed := range p.entry.Env {
+			if ok && name == allowed {
+				out = append(out, entry)
+			}
+		}
+	}
+	return out
+}
+
+// start spawns the process and connects to it.
+func (p *process) start(ctx context.Context, o Options, number int) error {
+	c := &plugin.ClientConfig{
+		HandshakeConfig:  scheduler.Handshake(),
+		Plugins:          plugin.PluginSet{scheduler.PluginName: stub{}},
+		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
+		StartTimeout:     o.Start,
+		SkipHostEnv:      true,
+		AutoMTLS:         true,
+		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: p.dir},
+		Logger:           hclog.NewNullLogger(), // what it would say, our errors say
+		SyncStdout:       p.output,
+		SyncStderr:       p.output,
+		GRPCDialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.hosted.Dial(ctx) }),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.MaxCallSendMsgSize(scheduler.MaxMessage))},
+	}
+	spec := worker.HostedSpec{Argv: p.files.argv, Env: p.environment(o), Dir: filepath.Join(p.dir, "work"), Nonce: "plugin:" + rand.Text(), LogLimit: logLimit}
+	if o.LogPath != nil {
+		spec.LogPath = o.LogPath(number)
+	}
+	c.RunnerFunc = func(_ hclog.Logger, cmd *exec.Cmd, sockets string) (_ hrunner.Runner, err error) {
+		if err := smallerKey(c, cmd); err != nil {
+			return nil, err
+		}
+		if p.hosted, err = worker.NewHosted(spec, cmd, sockets); err != nil {
+			return nil, err
+		}
+		p.output.to(p.hosted)
+		return p.hosted, nil
+	}
+	p.client = plugin.NewClient(c)
+	giveUp := context.AfterFunc(ctx, func() { p.kill() }) // ends with the kill, which is bounded
+	defer giveUp()
+	began := time.Now()
+	if _, err := p.client.Start(); err != nil {
+		return p.refused(err, time.Since(began), o.Start)
+	}
+	return p.connect()
+}
+
+// connect makes the typed client; the first call makes the connection.
+func (p *process) connect() error {
+	protocol, err := p.client.Client()
+	if err != nil {
+		return runner.Errorf(runner.Unavailable, "connect to plugin: %w", err)
+	}
+	raw, err := protocol.Dispense(scheduler.PluginName)
+	if err != nil {
+		return runner.Errorf(runner.Internal, "dispense plugin: %w", err)
+	}
+	p.ask = schedulerv1.NewSchedulerClient(raw.(*grpc.ClientConn))
+	return nil
+}
+
+// refused says in our words why there is no handshake.
+func (p *process) refused(err error, after, limit time.Duration) error {
+	const hint = "is it a scheduling plugin? one calls scheduler.Serve in its main"
+	if p.hosted == nil || p.hosted.Pid() == 0 {
+		return runner.Errorf(runner.Invalid, "start plugin: %w", err).WithHint("the file must be a program for this machine")
+	}
+	if core, version, wire, ok := p.hosted.Greeted(); ok {
+		switch {
+		case core != plugin.CoreProtocolVersion:
+			return runner.Errorf(runner.Invalid, "start plugin: core protocol: want %d, got %d", plugin.CoreProtocolVersion, core)
+		case version != scheduler.ProtocolVersion:
+			return runner.Errorf(runner.Invalid, "start plugin: protocol version: want %d, got %d", scheduler.ProtocolVersion, version).
+				WithHint("build the plugin with an SDK of this version")
+		case wire != string(plugin.ProtocolGRPC):
+			return runner.Errorf(runner.Invalid, "start plugin: wire protocol: want grpc, got %q", wire)
+		}
+		return runner.Errorf(runner.Invalid, "start plugin: %w", err)
+	}
+	select {
+	case <-p.hosted.Exited():
+		if after < limit { // else go-plugin ended it
+			return runner.Errorf(runner.Invalid, "start plugin: it ended before its handshake%s", p.lastWords()).WithHint(hint)
+		}
+	default:
+	}
+	return runner.Errorf(runner.Unavailable, "start plugin: no handshake within %s%s", limit, p.lastWords()).WithHint(hint)
+}
+
+// lastWords gives the last line that the process printed.
+func (p *process) lastWords() string {
+	stderr, stdout := p.hosted.Said()
+	for _, all := range [][]string{stderr, stdout} {
+		if n := len(all); n > 0 {
+			return fmt.Sprintf("; its last line: %.200q", all[n-1])
+		}
+	}
+	return ""
+}
+
+// kill ends the process group at once; bounded.
+func (p *process) kill() {
+	if p.hosted != nil {
+		_ = p.hosted.Kill(context.Background()) // a process that survives is named by stop
+	}
+}
+
+// stop asks the process to end, ends it, and removes its directory.
+func (p *process) stop() (err error) {
+	if p.client != nil && p.hosted != nil {
+		gone := make(chan struct{})
+		go func() { // ends with go-plugin's kill: the process's end frees it
+			defer close(gone)
+			p.client.Kill()
+		}()
+		late := time.NewTimer(stopWait)
+		defer late.Stop()
+		select {
+		case <-gone:
+		case <-late.C:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), stopWait)
+		defer cancel()
+		err = p.hosted.End(ctx)
+		select {
+		case <-gone:
+		case <-ctx.Done():
+			err = errors.Join(err, runner.Errorf(runner.Unavailable, "stop plugin: go-plugin does not let go of it"))
+		}
+	}
+	if p.dir != "" {
+		err = errors.Join(err, os.RemoveAll(p.dir))
+	}
+	return err
+}

@@ -1,0 +1,153 @@
+package host
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	schedulerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/scheduler/v1"
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// maxFields bounds a schema.
+const maxFields = 256
+
+// ConfigError is a configuration that its plugin's schema refuses. Key is
+// "depth", or "names[2]" for an entry of a list.
+type ConfigError struct {
+	Key  string
+	Msg  string // want ..., got ...
+	Hint string
+}
+
+// Error gives "key: message".
+func (e *ConfigError) Error() string { return e.Key + ": " + e.Msg }
+
+// checkSchema refuses a schema that makes no sense.
+func checkSchema(fields []*schedulerv1.Field) error {
+	if len(fields) > maxFields {
+		return runner.Errorf(runner.Invalid, "config schema: want at most %d keys, got %d", maxFields, len(fields))
+	}
+	seen := map[string]bool{}
+	for _, f := range fields {
+		key := f.GetKey()
+		switch {
+		case !keyRule.MatchString(key):
+			return runner.Errorf(runner.Invalid, "config schema: key: want a-z, 0-9 and '_', got %.80q", key)
+		case seen[key]:
+			return runner.Errorf(runner.Invalid, "config schema: key %s: it stands there twice", key)
+		case typeNames[f.GetType()] == "":
+			return runner.Errorf(runner.Invalid, "config schema: key %s: unknown type %d", key, f.GetType())
+		}
+		seen[key] = true
+		if f.GetRequired() {
+			continue
+		}
+		if err := judgeValue(f, plain(f.GetDefault())); err != nil {
+			return runner.Errorf(runner.Invalid, "config schema: default of %w", err)
+		}
+	}
+	return nil
+}
+
+var typeNames = map[schedulerv1.Type]string{schedulerv1.Type_TYPE_TEXT: "a text", schedulerv1.Type_TYPE_INT: "a whole number", schedulerv1.Type_TYPE_NUMBER: "a number",
+	schedulerv1.Type_TYPE_BOOL: "true or false", schedulerv1.Type_TYPE_TEXTS: "a list of texts"}
+
+// plain is a value in Go's words.
+func plain(v *schedulerv1.Value) any {
+	switch x := v.GetValue().(type) {
+	case *schedulerv1.Value_Text:
+		return x.Text
+	case *schedulerv1.Value_Int:
+		return x.Int
+	case *schedulerv1.Value_Number:
+		return x.Number
+	case *schedulerv1.Value_Flag:
+		return x.Flag
+	case *schedulerv1.Value_Texts:
+		out := []any{}
+		for _, t := range x.Texts.GetTexts() {
+			out = append(out, t)
+		}
+		return out
+	}
+	return nil
+}
+
+// encode checks a configuration against the schema, fills in defaults, and gives
+// it as msgpack with its keys sorted.
+func encode(fields []*schedulerv1.Field, values map[string]any) ([]byte, error) {
+	known := map[string]*schedulerv1.Field{}
+	for _, f := range fields {
+		known[f.GetKey()] = f
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if known[key] == nil {
+			return nil, &ConfigError{Key: key, Msg: "unknown key", Hint: "the plugin's keys: " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")}
+		}
+	}
+	whole := map[string]any{}
+	for key, f := range known {
+		v, ok := values[key]
+		if !ok && f.GetRequired() {
+			return nil, &ConfigError{Key: key, Msg: "want " + typeNames[f.GetType()] + ", got nothing", Hint: f.GetDoc()}
+		}
+		if !ok {
+			v = plain(f.GetDefault())
+		}
+		if n, is := v.(int64); is && f.GetType() == schedulerv1.Type_TYPE_NUMBER {
+			v = float64(n)
+		}
+		if err := judgeValue(f, v); err != nil {
+			return nil, err
+		}
+		whole[key] = v
+	}
+	var b strings.Builder
+	e := msgpack.NewEncoder(&b)
+	e.SetSortMapKeys(true)
+	if err := e.Encode(whole); err != nil {
+		return nil, runner.Errorf(runner.Internal, "encode plugin configuration: %w", err)
+	}
+	return []byte(b.String()), nil
+}
+
+// judgeValue says what is wrong with a value, or nothing.
+func judgeValue(f *schedulerv1.Field, v any) error {
+	wrong := func(at, format string, a ...any) error {
+		return &ConfigError{Key: f.GetKey() + at, Msg: fmt.Sprintf(format, a...), Hint: f.GetDoc()}
+	}
+	ok, x := false, 0.0
+	switch t := v.(type) {
+	case string:
+		ok = f.GetType() == schedulerv1.Type_TYPE_TEXT
+		if ok && len(f.GetOneOf()) > 0 && !slices.Contains(f.GetOneOf(), t) {
+			return wrong("", "want %s, got %.80q", strings.Join(f.GetOneOf(), " or "), t)
+		}
+	case int64:
+		ok, x = f.GetType() == schedulerv1.Type_TYPE_INT, float64(t)
+	case float64:
+		ok, x = f.GetType() == schedulerv1.Type_TYPE_NUMBER, t
+	case bool:
+		ok = f.GetType() == schedulerv1.Type_TYPE_BOOL
+	case []any:
+		ok = f.GetType() == schedulerv1.Type_TYPE_TEXTS
+		for i, e := range t {
+			if _, is := e.(string); ok && !is {
+				return wrong(fmt.Sprintf("[%d]", i), "want a text, got %v", e)
+			}
+		}
+	}
+	switch numeric := f.GetType() == schedulerv1.Type_TYPE_INT || f.GetType() == schedulerv1.Type_TYPE_NUMBER; {
+	case !ok:
+		return wrong("", "want %s, got %.80v", typeNames[f.GetType()], v)
+	case numeric && f.Min != nil && x < f.GetMin():
+		return wrong("", "want at least %g, got %g", f.GetMin(), x)
+	case numeric && f.Max != nil && x > f.GetMax():
+		return wrong("", "want at most %g, got %g", f.GetMax(), x)
+	}
+	return nil
+}

@@ -1,0 +1,1 @@
+"""What is said with a scheduling plugin, and its SDK: it stands alone."""

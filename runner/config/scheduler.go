@@ -1,0 +1,132 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Scheduler says who decides what a run leaves open: the order of samples, and
+// which free target makes a row.
+type Scheduler struct {
+	// Use names who decides: fixed is built in, any other name is an entry of plugins. Default fixed.
+	Use string `yaml:"use"`
+	// Required ends the run, before any worker is started, where the plugin cannot be used; false: the built-in goes on alone, and the run is degraded. Default false.
+	Required string `yaml:"required" enum:"false|true"`
+	// Deadline of one question to a plugin; then the built-in answers. Default 1s.
+	Deadline Duration `yaml:"deadline" min:"1ms"`
+	// Start is how long a plugin's process may take to its handshake. Default 10s.
+	Start Duration `yaml:"start" min:"10ms"`
+	// Strikes in a row that end a plugin; a good answer takes one back. Default 3.
+	Strikes int `yaml:"strikes" min:"1" max:"1000"`
+	// BackoffMin is how long a plugin rests after its first end; every end doubles it. Default 5s.
+	BackoffMin Duration `yaml:"backoff_min" min:"1ms"`
+	// BackoffMax is the longest rest. Default 5m.
+	BackoffMax Duration `yaml:"backoff_max" min:"1ms"`
+	// Plugins is the catalog: nothing that it does not name is started. Default empty.
+	Plugins []Plugin `yaml:"plugins"`
+}
+
+// Plugin is a scheduling plugin.
+type Plugin struct {
+	// Name of the plugin, as it calls itself: a-z, 0-9 and dash.
+	Name string `yaml:"name"`
+	// Path of the program, or of the script where an interpreter is named; relative to the working directory.
+	Path string `yaml:"path"`
+	// SHA256 of that file, in hex; `dflash-runner plugins describe PATH` prints it.
+	SHA256 string `yaml:"sha256"`
+	// Interpreter that runs the script, by its path; empty: the program runs itself.
+	Interpreter string `yaml:"interpreter"`
+	// InterpreterSHA256 is the interpreter's.
+	InterpreterSHA256 string `yaml:"interpreter_sha256"`
+	// InterpreterArgs stand before the script, such as -I.
+	InterpreterArgs []string `yaml:"interpreter_args"`
+	// Args of the program.
+	Args []string `yaml:"args"`
+	// Files that the program reads as code: they are put beside it.
+	Files []PluginFile `yaml:"files"`
+	// Env names the variables that the program sees; it sees no other.
+	Env []string `yaml:"env"`
+	// Config is the plugin's own; `dflash-runner plugins describe NAME` shows its keys.
+	Config map[string]any `yaml:"config"`
+}
+
+// PluginFile is a file that runs as part of a plugin.
+type PluginFile struct {
+	// Path of the file; relative to the working directory.
+	Path string `yaml:"path"`
+	// SHA256 of the file, in hex.
+	SHA256 string `yaml:"sha256"`
+}
+
+// Builtin is the scheduler that is no plugin.
+const Builtin = "fixed"
+
+// Plugin gives the entry that scheduler.use names, and its place in the
+// catalog; nil for the built-in.
+func (s *Scheduler) Plugin() (*Plugin, int) {
+	for i := range s.Plugins {
+		if s.Plugins[i].Name == s.Use && s.Use != Builtin {
+			return &s.Plugins[i], i
+		}
+	}
+	return nil, -1
+}
+
+var (
+	pluginName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+	sha256Rule = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	envName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+// scheduler checks the catalog, and that who decides is in it.
+func (k *checker) scheduler() {
+	s := &k.Scheduler
+	names := []string{Builtin}
+	for i := range s.Plugins {
+		at := fmt.Sprintf("scheduler.plugins[%d]", i)
+		k.plugin(&s.Plugins[i], at, names)
+		names = append(names, s.Plugins[i].Name)
+	}
+	if !contains(names, s.Use) {
+		hint := "known: " + strings.Join(names, ", ")
+		if near := suggest(s.Use, names); near != "" {
+			hint = fmt.Sprintf("did you mean %q?", near)
+		}
+		k.add("scheduler.use", hint, "want %s or the name of a plugin in scheduler.plugins, got %q", Builtin, clip(s.Use))
+	}
+	if s.BackoffMin > s.BackoffMax {
+		k.add("scheduler.backoff_max", "", "want at least backoff_min %s, got %s", s.BackoffMin, s.BackoffMax)
+	}
+}
+
+func (k *checker) plugin(p *Plugin, at string, before []string) {
+	switch {
+	case !pluginName.MatchString(p.Name):
+		k.add(at+".name", "", "want at most 64 of a-z, 0-9 and '-', beginning with a letter or digit, got %q", clip(p.Name))
+	case contains(before, p.Name):
+		k.add(at+".name", "", "want each name once, got %q again", p.Name)
+	}
+	k.pinned(at+".path", p.Path, at+".sha256", p.SHA256)
+	if p.Interpreter != "" || p.InterpreterSHA256 != "" || len(p.InterpreterArgs) > 0 {
+		k.pinned(at+".interpreter", p.Interpreter, at+".interpreter_sha256", p.InterpreterSHA256)
+	}
+	for i, f := range p.Files {
+		k.pinned(fmt.Sprintf("%s.files[%d].path", at, i), f.Path, fmt.Sprintf("%s.files[%d].sha256", at, i), f.SHA256)
+	}
+	for i, name := range p.Env {
+		if !envName.MatchString(name) || strings.HasPrefix(name, "PLUGIN_") || strings.HasPrefix(name, "DFLASH_") {
+			k.add(fmt.Sprintf("%s.env[%d]", at, i), "", "want the name of a variable, not PLUGIN_* or DFLASH_*, got %q", clip(name))
+		}
+	}
+}
+
+// pinned checks a file and its sum, each at its own line.
+func (k *checker) pinned(at, path, sumAt, sum string) {
+	if path == "" {
+		k.add(at, "", "want a file, got nothing")
+	}
+	if !sha256Rule.MatchString(sum) {
+		k.add(sumAt, "`dflash-runner plugins describe PATH` prints it; `sha256sum` does too", "want a sha256 in 64 hex digits, got %q", clip(sum))
+	}
+}
