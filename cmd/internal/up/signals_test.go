@@ -49,6 +49,9 @@ func asked(u *up) (why string, quick bool) {
 // TestHangUp: a terminal that hangs up ends the run gracefully, twice as well; a
 // second signal of another kind ends it quickly.
 func TestHangUp(t *testing.T) {
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, syscall.SIGHUP) // these tests may themselves run under nohup
+	signal.Stop(heard)
 	u, stops := signalled(t, false)
 	for range 2 {
 		send(t, syscall.SIGHUP, stops)
