@@ -45,11 +45,18 @@ func (c command) run(ctx context.Context) ([]string, error) {
 	defer r.Close()
 	cmd.Stdout, cmd.Stderr = w, w
 
-	tail := make(chan []string, 1)
+	tail, begun := make(chan []string, 1), make(chan struct{})
 	// Ends when every holder of the pipe's other end is gone, or it is closed
-	// below; waited for through tail.
-	go func() { tail <- readTail(r, c.line) }()
-	err = tied(cmd, func() { w.Close() })
+	// below; waited for through tail. Nothing that the command prints is told
+	// before the command is tied.
+	go func() {
+		<-begun
+		tail <- readTail(r, c.line)
+	}()
+	err = tied(cmd, func() {
+		w.Close()
+		close(begun)
+	})
 	var lines []string
 	select {
 	case lines = <-tail:
@@ -63,7 +70,7 @@ func (c command) run(ctx context.Context) ([]string, error) {
 	return lines, err
 }
 
-// tied starts cmd, calls started, and waits for it. The command leads a process
+// tied starts cmd, calls started once it is tied or has failed, and waits for it. The command leads a process
 // group that ends with ctx of cmd, with the command, and with this process,
 // however that dies: the parent-death signal reaches the command alone, the
 // leash what it started too. The thread is kept until the child is reaped, as
@@ -73,12 +80,12 @@ func tied(cmd *exec.Cmd, started func()) error {
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	err := cmd.Start()
-	started()
-	if err != nil {
+	if err := cmd.Start(); err != nil {
+		started()
 		return err
 	}
 	l, err := leash.New(cmd.Process.Pid)
+	started()
 	if err != nil { // one without is not let live
 		return errors.Join(fmt.Errorf("tie its group to this process: %w", err), cmd.Cancel(), cmd.Wait())
 	}
