@@ -322,6 +322,11 @@ func (w *world) act(a Action) {
 		if int(a.Number) != len(w.journal)-w.base+1 {
 			w.fault("record %d comes after %d", a.Number, len(w.journal)-w.base)
 		}
+		if n := len(w.journal); n > w.base {
+			if _, ended := w.journal[n-1].(runner.EndRecord); ended {
+				w.fault("a %T comes after the end's record", a.Record)
+			}
+		}
 		w.journal = append(w.journal, a.Record)
 		w.settledOnce()
 	case Sync:
