@@ -147,6 +147,17 @@ func until(t *testing.T, w *Watch, want admin.Grade, detail string) admin.Device
 	}
 }
 
+// hears waits until what was told is as it should be: a state is seen before its
+// message is, so what was not told yet may still be.
+func hears(t *testing.T, c *child, what string, enough func(said string) bool) {
+	t.Helper()
+	for limit := time.Now().Add(10 * time.Second); !enough(c.heard()); time.Sleep(time.Millisecond) { // between looks
+		if time.Now().After(limit) {
+			t.Fatalf("want it to tell of %s, told %q", what, c.heard())
+		}
+	}
+}
+
 // TestASampleAges: what was well a while ago is unknown now, with what was
 // known last beside it.
 func TestASampleAges(t *testing.T) {
@@ -217,9 +228,7 @@ func TestEachEnd(t *testing.T) {
 			w, ch := watching(t, 50*time.Millisecond)
 			ch.told <- c.run
 			until(t, w, admin.Unknown, c.want)
-			if !strings.Contains(ch.heard(), "GPUs are not watched: ") {
-				t.Errorf("told %q", ch.heard())
-			}
+			hears(t, ch, "the child's end", func(said string) bool { return strings.Contains(said, "GPUs are not watched: ") })
 			ch.told <- func(ctx context.Context, onLine func([]byte)) error {
 				for ctx.Err() == nil {
 					onLine([]byte(good))
@@ -228,8 +237,9 @@ func TestEachEnd(t *testing.T) {
 				return ctx.Err()
 			}
 			until(t, w, admin.Healthy, "")
-			if !strings.HasSuffix(ch.heard(), "GPUs are watched") || w.Starts() < 2 {
-				t.Errorf("told %q after %d starts", ch.heard(), w.Starts())
+			hears(t, ch, "the new child's first sample", func(said string) bool { return strings.HasSuffix(said, "GPUs are watched") })
+			if w.Starts() < 2 {
+				t.Errorf("want a second child, got %d starts", w.Starts())
 			}
 		})
 	}
