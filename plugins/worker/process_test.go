@@ -156,9 +156,10 @@ func TestLane(t *testing.T) {
 // TestMisbehavingStart: each trap of a start ends in one report, with nothing
 // left behind (Spec's clean-up and goleak look).
 func TestMisbehavingStart(t *testing.T) {
-	short := func(s *worker.Spec) {
-		s.StartTimeout, s.DescribeTimeout, s.ConfigureTimeout = 2*time.Second, 700*time.Millisecond, 700*time.Millisecond
-	}
+	// Each shortens only the wait that is to end: the others hold on a busy machine.
+	silent := func(s *worker.Spec) { s.StartTimeout = 2 * time.Second }
+	describe := func(s *worker.Spec) { s.DescribeTimeout = 700 * time.Millisecond }
+	configure := func(s *worker.Spec) { s.ConfigureTimeout = 700 * time.Millisecond }
 	for _, c := range []struct {
 		which   string
 		change  func(*worker.Spec)
@@ -174,9 +175,9 @@ func TestMisbehavingStart(t *testing.T) {
 		{"evil-address", nil, runner.CauseProtocol, "want a socket in", "", false},
 		{"netrpc", nil, runner.CauseProtocol, "wire protocol: want grpc", "", false},
 		{"impostor", nil, runner.CauseProtocol, "connect to worker: peer of", "", false},
-		{"silent", short, runner.CauseDeadline, "no answer to handshake within 2", "it showed no stacks", false},
-		{"hang-describe", short, runner.CauseDeadline, "no answer to describe within 7", "the stacks at that time", true},
-		{"hang-configure", short, runner.CauseDeadline, "no answer to configure within 7", "the stacks at that time", true},
+		{"silent", silent, runner.CauseDeadline, "no answer to handshake within 2", "it showed no stacks", false},
+		{"hang-describe", describe, runner.CauseDeadline, "no answer to describe within 7", "the stacks at that time", true},
+		{"hang-configure", configure, runner.CauseDeadline, "no answer to configure within 7", "the stacks at that time", true},
 		{"refuse", nil, runner.CausePython, "configure: build target: hidden size: want 64, got 32", "check the target directory", false},
 		{"wrong-pid", nil, runner.CauseProtocol, "check description: pid", "", false},
 		{"wrong-lane", nil, runner.CauseProtocol, "lane version: want 1, got 9", "remake", false},
@@ -270,7 +271,7 @@ func TestLongStderrLine(t *testing.T) {
 
 func TestHangInWarmUp(t *testing.T) {
 	p := mustLaunch(t, "hang-warm-up", nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // its progress is told before that
 	defer cancel()
 	_, err := p.WarmUp(ctx, nil)
 	if runner.KindOf(err) != runner.Unavailable {
