@@ -24,6 +24,7 @@ func (w *world) clone() *world {
 
 func (c *Core) clone() *Core {
 	n := *c
+	n.idle = outlook{} // it names the other's workers
 	n.workers = slices.Clone(c.workers)
 	for i := range n.workers {
 		n.workers[i].orders, n.workers[i].maps = slices.Clone(n.workers[i].orders), slices.Clone(n.workers[i].maps)

@@ -51,12 +51,14 @@ type Core struct {
 	publish  publishing
 	evals    []evaluation
 	end      ending
-	reaped   uint64   // deaths and ends so far
-	fallen   fallen   // in the present communicator, first
-	repeats  []repeat // deaths that a restart may not help, bounded
-	barred   []barred // devices that are not used again
-	grants   uint64   // turns given so far; the least recently served is next
-	wake     time.Time
+	reaped   uint64    // deaths and ends so far
+	fallen   fallen    // in the present communicator, first
+	repeats  []repeat  // deaths that a restart may not help, bounded
+	barred   []barred  // devices that are not used again
+	grants   uint64    // turns given so far; the least recently served is next
+	wake     time.Time // the Tick that is asked for; zero: none
+	soonest  time.Time // deadline of the orders sent since setWake looked; zero: none
+	idle     outlook   // of idle targets, as turn left it
 	figures  figures
 }
 
@@ -123,7 +125,7 @@ func (c *Core) Handle(now time.Time, in Input) []Action {
 		return nil
 	}
 	c.account(now)
-	c.now, c.out = now, nil
+	c.now, c.out, c.idle = now, nil, outlook{}
 	c.take(in)
 	c.pump()
 	return c.out

@@ -78,8 +78,12 @@ func (c *Core) orderOverdue(w *worker, o order) {
 	c.kill(w, runner.CauseDeadline, fmt.Sprintf("it did not answer %s within %v", runner.OrderType(o.order), o.deadline), "")
 }
 
-// expire acts on the first deadline that has passed.
+// expire acts on the first deadline that has passed. None has before the Tick
+// that setWake asked for: what became due since lies after it.
 func (c *Core) expire() (acted bool) {
+	if !c.wake.IsZero() && c.now.Before(c.wake) {
+		return false
+	}
 	var act func()
 	c.deadlines(func(at time.Time, f func()) {
 		if act == nil && f != nil && !c.now.Before(at) {
@@ -113,15 +117,38 @@ func (c *Core) suspended() {
 // setWake asks for a Tick at the earliest deadline, unless one that comes no
 // later is out. A Tick too early does no harm.
 func (c *Core) setWake() {
-	var first time.Time
-	c.deadlines(func(at time.Time, _ func()) {
-		if first.IsZero() || at.Before(first) {
-			first = at
-		}
-	})
+	first := c.soonest
+	if c.wake.IsZero() || !c.steady() {
+		first = c.earliest()
+	}
+	c.soonest = time.Time{}
 	if first.IsZero() || !c.wake.IsZero() && !first.Before(c.wake) || c.end.finished {
 		return
 	}
 	c.wake = first
 	c.do(Wake{At: first})
+}
+
+// earliest looks at everything that has a deadline.
+func (c *Core) earliest() (first time.Time) {
+	c.deadlines(func(at time.Time, _ func()) {
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	})
+	return first
+}
+
+// steady reports whether nothing but a new order can have brought a deadline:
+// those are in soonest, and every other one only moved further away.
+func (c *Core) steady() bool {
+	if c.end.on {
+		return false
+	}
+	for i := range c.workers {
+		if c.workers[i].life.State != life.Ready {
+			return false
+		}
+	}
+	return true
 }

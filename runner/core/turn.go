@@ -43,6 +43,7 @@ func (c *Core) turns() (acted bool) {
 // turn gives out one: to the micro-step that reduces if it can go, else to the
 // longest unserved, except where a reducing one waits.
 func (c *Core) turn() bool {
+	c.idle = outlook{}
 	if c.held() || c.restore.wanted {
 		return false
 	}
@@ -55,7 +56,7 @@ func (c *Core) turn() bool {
 			kept[c.rank(r).device] = true
 		}
 	}
-	taken, makers, longest := c.taken(), c.makers(), map[string]*worker{}
+	taken, makers, longest := c.taken(), c.idle.of(c).makers, map[string]*worker{}
 	for i := range c.workers {
 		w := &c.workers[i]
 		if !c.wants(w, makers) {
@@ -182,20 +183,18 @@ type assignment struct {
 	target runner.Worker // chosen for row; zero: none
 }
 
-// makers gives the targets that may be given the lowest unproduced row now.
-func (c *Core) makers() []*worker {
-	if c.stopping() || c.assign.out {
-		return nil
-	}
+// makers gives the targets that may be given the lowest unproduced row now; some
+// says that there is one.
+func (c *Core) makers() (makers []*worker, some bool) {
 	row, n, ok := c.unproduced()
-	if !ok {
-		return nil
+	if !ok || c.stopping() || c.assign.out {
+		return nil, ok
 	}
 	free := c.freeTargets(row.Row, n)
 	if chosen := c.chosen(row.Row, free); chosen != nil {
-		return []*worker{chosen}
+		return []*worker{chosen}, true
 	}
-	return free
+	return free, true
 }
 
 // chosen is the free target that the scheduler named for the row, or nil.

@@ -40,24 +40,25 @@ func (c *Core) account(now time.Time) {
 		return
 	}
 	c.figures.stalls.spend(c.keptBy(), now.Sub(from))
-	var rows outlook
 	for i := range c.workers {
 		w := &c.workers[i]
-		w.usage[c.doing(w, &rows)] += now.Sub(from)
+		w.usage[c.doing(w, &c.idle)] += now.Sub(from)
 	}
 }
 
-// outlook is what idle targets have before them, found out once for all of them.
+// outlook is what idle targets have before them, found out once for all of
+// them, and once for the giving of turns and the account of what they do until
+// the next input: nothing changes in between.
 type outlook struct {
 	known  bool
 	makers []*worker // that may make the lowest unproduced row
-	any    bool      // there is one
+	some   bool      // there is one
 }
 
 func (o *outlook) of(c *Core) *outlook {
 	if !o.known {
-		o.known, o.makers = true, c.makers()
-		_, _, o.any = c.unproduced()
+		o.known = true
+		o.makers, o.some = c.makers()
 	}
 	return o
 }
@@ -93,7 +94,7 @@ func (c *Core) idleTarget(w *worker, rows *outlook) doing {
 	if c.wants(w, rows.makers) {
 		return waiting
 	}
-	if rows.any {
+	if rows.some {
 		return noSlot
 	}
 	return nothing

@@ -118,7 +118,11 @@ func (c *Core) rank(r int) *worker { return &c.workers[c.ranks[r]] }
 // send sends an order to a living worker.
 func (c *Core) send(w *worker, o runner.Order, t turn, image ImageID) {
 	w.seq++
-	w.orders = append(w.orders, order{seq: w.seq, order: o, sent: c.now, deadline: c.deadline(o), began: c.reaped, turn: t, image: image})
+	d := c.deadline(o)
+	w.orders = append(w.orders, order{seq: w.seq, order: o, sent: c.now, deadline: d, began: c.reaped, turn: t, image: image})
+	if at := c.now.Add(d); d > 0 && (c.soonest.IsZero() || at.Before(c.soonest)) {
+		c.soonest = at
+	}
 	if t != noTurn {
 		c.grants++
 		w.granted = c.grants
