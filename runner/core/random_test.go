@@ -3,6 +3,7 @@ package core
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 )
@@ -19,6 +20,11 @@ func TestI6_I11_RandomHistories(t *testing.T) {
 			imageEvery: runner.Step(r.IntN(3)), checkpoint: runner.Step(r.IntN(3)), budget: 100, ask: r.IntN(2) == 0, silent: r.IntN(2) == 0, verbose: true}
 		if r.IntN(3) == 0 {
 			s.evaluation = Evaluation{Every: 1, DecodeEvery: 2, AtStart: true, AtEnd: true, Heldout: 2, HeldoutChunk: 1, Prompts: 1, PromptChunk: 1, NewTokens: 4}
+		}
+		s.tune = func(c *Config) { // nothing is ever overdue, but the tick for each must be asked for
+			for _, d := range []*time.Duration{&c.Deadlines.Launch, &c.Deadlines.WarmUp, &c.Deadlines.Order, &c.Deadlines.Step, &c.Deadlines.Abort, &c.Deadlines.Image, &c.Deadlines.Evaluate, &c.Deadlines.Drain} {
+				*d = time.Duration(r.IntN(5)) * time.Hour
+			}
 		}
 		w := newWorld(s, r.IntN(8), r.IntN(4))
 		w.drive(t, r, 6000)

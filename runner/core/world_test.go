@@ -243,6 +243,11 @@ func (w *world) give(in ...Input) {
 			for _, a := range as {
 				w.act(a)
 			}
+			if c := w.core; !c.end.finished {
+				if first := c.earliest(); !first.IsZero() && (c.wake.IsZero() || c.wake.After(first)) {
+					w.fault("something is due at %v, and the tick asked for is at %v", first, c.wake)
+				}
+			}
 		}()
 	}
 	w.inputs = nil
