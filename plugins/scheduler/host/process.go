@@ -85,7 +85,11 @@ func (p *process) open(ctx context.Context, o Options, start int) (err error) {
 // stage checks and copies what runs.
 func (p *process) stage(o Options) (err error) {
 	code := filepath.Join(p.dir, "code")
-	if p.files, err = stage(p.entry, code); err == nil && o.Staged != nil {
+	entry, err := p.entry.interpreted(o)
+	if err != nil {
+		return err
+	}
+	if p.files, err = stage(entry, code); err == nil && o.Staged != nil {
 		o.Staged(code)
 	}
 	if err == nil {
@@ -163,7 +167,7 @@ func (p *process) connect() error {
 
 // refused says in our words why there is no handshake.
 func (p *process) refused(err error, after, limit time.Duration) error {
-	const hint = "is it a scheduling plugin? one calls scheduler.Serve in its main"
+	const hint = "is it a scheduling plugin? one calls scheduler.Serve, in Python scheduler.serve, in its main"
 	if p.hosted == nil || p.hosted.Pid() == 0 {
 		return runner.Errorf(runner.Invalid, "start plugin: %w", err).WithHint("the file must be a program for this machine")
 	}
