@@ -62,9 +62,25 @@ func launch(ctx context.Context, e Entry, o Options, start int) (_ *process, err
 		err = p.configure(ctx, o)
 	}
 	if err != nil {
-		return nil, errors.Join(err, p.stop())
+		ending := p.stop()
+		return nil, errors.Join(p.died(err), ending)
 	}
 	return p, nil
+}
+
+// died adds to an error that a process ended by itself, where it did: then its
+// last line says more than a broken connection. After stop.
+func (p *process) died(err error) error {
+	if p.hosted == nil || runner.KindOf(err) != runner.Unavailable {
+		return err
+	}
+	if _, _, _, ok := p.hosted.Greeted(); !ok {
+		return err // it is said already
+	}
+	if code, _, ours := p.hosted.Ended(); !ours && code > 0 {
+		return runner.Errorf(runner.Invalid, "%w: it ended with exit code %d%s", err, code, p.lastWords())
+	}
+	return err
 }
 
 // open makes the plugin's directory, and starts its checked files from there.
