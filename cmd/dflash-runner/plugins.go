@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,13 +16,14 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/config"
+	"github.com/dflash-runner/dflash-runner/runner/pyenv"
 )
 
 func (c *cli) pluginsCommand() *cobra.Command {
 	cmd := c.group("plugins", "Show, check and test scheduling plugins",
 		"Shows, checks and tests scheduling plugins: programs that decide the order of samples and which target\n"+
 			"makes a row. A run starts only what its configuration names in scheduler.plugins.")
-	cmd.Example = "  dflash-runner plugins describe ./my-plugin\n  dflash-runner plugins test ./my-plugin\n  dflash-runner plugins list -f my.yaml"
+	cmd.Example = "  dflash-runner plugins describe ./my-plugin\n  dflash-runner plugins test ./my_plugin.py\n  dflash-runner plugins test ./my-plugin\n  dflash-runner plugins list -f my.yaml"
 	cmd.AddCommand(c.pluginsList(), c.pluginsDescribe(), c.pluginsVerify(), c.pluginsTest())
 	return cmd
 }
@@ -124,29 +127,40 @@ func (c *cli) printCatalog(all []listed) error {
 // described is `plugins describe --json`.
 type described struct {
 	host.Description
-	Path   string `json:"path"`
-	SHA256 string `json:"sha256"`
+	Path              string `json:"path"`
+	SHA256            string `json:"sha256"`
+	Interpreter       string `json:"interpreter,omitempty"` // of a script
+	InterpreterSHA256 string `json:"interpreter_sha256,omitempty"`
 }
 
 func (c *cli) pluginsDescribe() *cobra.Command {
 	var from source
-	var args []string
+	var extra extras
 	cmd := c.jsonFlag(&cobra.Command{
 		Use: "describe PATH|NAME", Short: "Start a plugin and show what it says of itself", Args: atMost(1),
 		Long:    "Starts a program, or a plugin that the configuration names, asks who it is, what it can do and how it is\nconfigured, and ends it. It prints the sha256 to pin.",
 		Example: "  dflash-runner plugins describe ./my-plugin",
 		RunE: func(cmd *cobra.Command, named []string) error {
-			return c.withPlugin(cmd, from, named, args, func(e host.Entry, o host.Options) error {
+			return c.withPlugin(cmd, from, named, extra, func(e host.Entry, o host.Options) error {
 				d, err := host.Describe(cmd.Context(), e, o)
 				if err != nil {
 					return err
 				}
-				return c.printDescription(described{d, e.Program.Path, e.Program.SHA256})
+				out := described{Description: d, Path: e.Program.Path, SHA256: e.Program.SHA256, Interpreter: e.Interpreter.Path}
+				if e.Borrows() {
+					out.Interpreter = o.Python
+				}
+				if out.Interpreter != "" {
+					if out.InterpreterSHA256, err = host.Sum(out.Interpreter); err != nil {
+						return err
+					}
+				}
+				return c.printDescription(out)
 			})
 		},
 	})
 	from.flags(cmd)
-	cmd.Flags().StringArrayVar(&args, "arg", nil, "argument of the program; may be given again")
+	extra.flags(cmd)
 	return cmd
 }
 
@@ -160,6 +174,11 @@ func (c *cli) printDescription(d described) error {
 	}
 	if err := c.print("%s %s\n  %-8s %s\n  %-8s %s\n  %-8s %v\n  %-8s %s\n", d.Name, d.Version, "path", d.Path, "sha256", d.SHA256, "API", d.APIVersions, "can", strings.Join(can, ", ")); err != nil {
 		return err
+	}
+	if d.Interpreter != "" {
+		if err := c.print("  %-8s %s\n  %-8s %s\n", "runs on", d.Interpreter, "", "sha256 "+d.InterpreterSHA256); err != nil {
+			return err
+		}
 	}
 	for _, k := range d.Config {
 		value := fmt.Sprintf("default %v", k.Default)
@@ -175,13 +194,13 @@ func (c *cli) printDescription(d described) error {
 
 func (c *cli) pluginsTest() *cobra.Command {
 	var from source
-	var args []string
+	var extra extras
 	cmd := c.jsonFlag(&cobra.Command{
 		Use: "test PATH|NAME", Short: "Prove that a plugin keeps the contract", Args: atMost(1),
 		Long:    "Starts a program, or a plugin that the configuration names, as a run does, and drives it through every call:\nwhole epochs, bad configurations, deadlines, several questions at a time, its end. Exit 1 where one fails.",
 		Example: "  dflash-runner plugins test ./my-plugin",
 		RunE: func(cmd *cobra.Command, named []string) error {
-			return c.withPlugin(cmd, from, named, args, func(e host.Entry, o host.Options) error {
+			return c.withPlugin(cmd, from, named, extra, func(e host.Entry, o host.Options) error {
 				all := contract.Check(cmd.Context(), e, o)
 				if !contract.Passed(all) {
 					c.code = runner.ExitFailed
@@ -199,13 +218,21 @@ func (c *cli) pluginsTest() *cobra.Command {
 		},
 	})
 	from.flags(cmd)
-	cmd.Flags().StringArrayVar(&args, "arg", nil, "argument of the program; may be given again")
+	extra.flags(cmd)
 	return cmd
+}
+
+// extras are what a program on the command line is started with.
+type extras struct{ args, files []string }
+
+func (x *extras) flags(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&x.args, "arg", nil, "argument of the program; may be given again")
+	cmd.Flags().StringArrayVar(&x.files, "beside", nil, "file that it reads as code, put beside it; may be given again")
 }
 
 // withPlugin finds the plugin that an argument names, by its name in the
 // configuration or by its path, and gives it a directory to run in.
-func (c *cli) withPlugin(cmd *cobra.Command, from source, named, args []string, f func(host.Entry, host.Options) error) error {
+func (c *cli) withPlugin(cmd *cobra.Command, from source, named []string, extra extras, f func(host.Entry, host.Options) error) error {
 	if len(named) == 0 {
 		return lacking(cmd, "%s: want a plugin's path or name, got none", cmd.CommandPath())
 	}
@@ -213,7 +240,7 @@ func (c *cli) withPlugin(cmd *cobra.Command, from source, named, args []string, 
 	if err != nil {
 		return err
 	}
-	e, err := entryOf(loaded, named[0], args)
+	e, err := entryOf(loaded, named[0], extra)
 	if err != nil {
 		return err
 	}
@@ -223,19 +250,40 @@ func (c *cli) withPlugin(cmd *cobra.Command, from source, named, args []string, 
 	}
 	o := host.Defaults()
 	o.Directory, o.Environ = dir, os.Environ()
-	err = f(e, o)
+	giveBack, err := c.borrow(cmd.Context(), loaded, e, &o)
+	if err == nil {
+		err = errors.Join(f(e, o), giveBack())
+	}
 	if closing := release(); err == nil {
 		err = closing
 	}
 	return err
 }
 
+// borrow gives a Python script that names no interpreter the workers' Python,
+// and makes its environment where there is none. It is used until giveBack.
+func (c *cli) borrow(ctx context.Context, loaded *config.Config, e host.Entry, o *host.Options) (giveBack func() error, err error) {
+	if !e.Borrows() {
+		return func() error { return nil }, nil
+	}
+	env, err := pyenv.Ensure(ctx, pyenv.Worker("", loaded.Python.Interpreter), func(p pyenv.Progress) {
+		if p.Stage != "check" && p.Message != "" {
+			c.tell("environment", p.Message)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	o.Python = env.Python
+	return env.Close, nil
+}
+
 // entryOf is the catalog's entry of a name, or a program as it is now.
-func entryOf(c *config.Config, named string, args []string) (host.Entry, error) {
+func entryOf(c *config.Config, named string, extra extras) (host.Entry, error) {
 	for _, p := range c.Scheduler.Plugins {
 		if p.Name == named {
-			if len(args) > 0 {
-				return host.Entry{}, usage("plugin %s: want no --arg for a plugin of the configuration, got %d", named, len(args))
+			if n := len(extra.args) + len(extra.files); n > 0 {
+				return host.Entry{}, usage("plugin %s: want no --arg or --beside for a plugin of the configuration, got %d", named, n)
 			}
 			return up.Catalog(p), nil
 		}
@@ -243,5 +291,14 @@ func entryOf(c *config.Config, named string, args []string) (host.Entry, error) 
 	if !strings.ContainsRune(named, filepath.Separator) {
 		return host.Entry{}, runner.Errorf(runner.NotFound, "find plugin %s: the configuration does not name it", named).WithHint("a program is named by its path: ./%s", named)
 	}
-	return host.Pin(named, args...)
+	e, err := host.Pin(named, extra.args...)
+	for _, path := range extra.files {
+		if err != nil {
+			break
+		}
+		var beside host.Entry
+		beside, err = host.Pin(path)
+		e.Files = append(e.Files, beside.Program)
+	}
+	return e, err
 }

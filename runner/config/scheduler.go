@@ -31,15 +31,15 @@ type Scheduler struct {
 type Plugin struct {
 	// Name of the plugin, as it calls itself: a-z, 0-9 and dash.
 	Name string `yaml:"name"`
-	// Path of the program, or of the script where an interpreter is named; relative to the working directory.
+	// Path of the program, or of a script; relative to the working directory. A name that ends in .py is a Python script: the SDK is put beside it.
 	Path string `yaml:"path"`
 	// SHA256 of that file, in hex; `dflash-runner plugins describe PATH` prints it.
 	SHA256 string `yaml:"sha256"`
-	// Interpreter that runs the script, by its path; empty: the program runs itself.
+	// Interpreter that runs the script, by its path; empty: the program runs itself, and a Python script with the workers' Python.
 	Interpreter string `yaml:"interpreter"`
-	// InterpreterSHA256 is the interpreter's.
+	// InterpreterSHA256 is the interpreter's; may be left out where a Python script has the workers'.
 	InterpreterSHA256 string `yaml:"interpreter_sha256"`
-	// InterpreterArgs stand before the script, such as -I.
+	// InterpreterArgs stand before the script; a Python script's default is -E -s -B.
 	InterpreterArgs []string `yaml:"interpreter_args"`
 	// Args of the program.
 	Args []string `yaml:"args"`
@@ -108,7 +108,10 @@ func (k *checker) plugin(p *Plugin, at string, before []string) {
 		k.add(at+".name", "", "want each name once, got %q again", p.Name)
 	}
 	k.pinned(at+".path", p.Path, at+".sha256", p.SHA256)
-	if p.Interpreter != "" || p.InterpreterSHA256 != "" || len(p.InterpreterArgs) > 0 {
+	switch borrows := strings.HasSuffix(p.Path, ".py") && p.Interpreter == ""; {
+	case borrows && p.InterpreterSHA256 != "":
+		k.sum(at+".interpreter_sha256", p.InterpreterSHA256)
+	case !borrows && (p.Interpreter != "" || p.InterpreterSHA256 != "" || len(p.InterpreterArgs) > 0):
 		k.pinned(at+".interpreter", p.Interpreter, at+".interpreter_sha256", p.InterpreterSHA256)
 	}
 	for i, f := range p.Files {
@@ -126,6 +129,10 @@ func (k *checker) pinned(at, path, sumAt, sum string) {
 	if path == "" {
 		k.add(at, "", "want a file, got nothing")
 	}
+	k.sum(sumAt, sum)
+}
+
+func (k *checker) sum(sumAt, sum string) {
 	if !sha256Rule.MatchString(sum) {
 		k.add(sumAt, "`dflash-runner plugins describe PATH` prints it; `sha256sum` does too", "want a sha256 in 64 hex digits, got %q", clip(sum))
 	}

@@ -42,6 +42,16 @@ func TestSchedulerSection(t *testing.T) {
 	}
 }
 
+// TestPythonSchedulerIsShort: a script needs a path and a sum; its interpreter
+// is the workers', which may be pinned.
+func TestPythonSchedulerIsShort(t *testing.T) {
+	for _, rest := range []string{"", "      interpreter_sha256: " + sum64 + "\n", "      interpreter_args: [-I]\n"} {
+		if _, err := parseAll("f.yaml", []byte(strings.Replace(catalog("short-first", rest), "bin/short-first", "short-first.py", 1)), nil); err != nil {
+			t.Errorf("%q: %v", rest, err)
+		}
+	}
+}
+
 func TestSchedulerProblems(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown scheduler", catalog("short-frist", ""), `f.yaml:7:8: scheduler.use: want fixed or the name of a plugin in scheduler.plugins, got "short-frist" (did you mean "short-first"?)`},
@@ -51,6 +61,8 @@ func TestSchedulerProblems(t *testing.T) {
 		{"twice", catalog("fixed", "    - {name: short-first, path: x, sha256: "+sum64+"}\n"), `f.yaml:13:14: scheduler.plugins[1].name: want each name once`},
 		{"the built-in's name", strings.Replace(catalog("fixed", ""), "name: short-first", "name: fixed", 1), `scheduler.plugins[0].name: want each name once`},
 		{"interpreter without a sum", catalog("fixed", "      interpreter: /usr/bin/python3\n"), `scheduler.plugins[0].interpreter_sha256: want a sha256`},
+		{"a script's interpreter's sum", strings.Replace(catalog("fixed", "      interpreter_sha256: abc\n"), "bin/short-first", "short-first.py", 1), `scheduler.plugins[0].interpreter_sha256: want a sha256 in 64 hex digits, got "abc"`},
+		{"a program's interpreter", catalog("fixed", "      interpreter_args: [-I]\n"), `scheduler.plugins[0].interpreter: want a file, got nothing`},
 		{"a variable of the handshake", catalog("fixed", "      env: [PLUGIN_CLIENT_CERT]\n"), `f.yaml:13:13: scheduler.plugins[0].env[0]: want the name of a variable`},
 		{"nested configuration", catalog("fixed", "      config: {a: {b: 1}}\n"), `scheduler.plugins[0].config.a: want a text, a number, true, false or a list of them, got a section`},
 		{"empty key", catalog("fixed", "      config:\n        a:\n"), `f.yaml:14:9: scheduler.plugins[0].config.a: want a value, got nothing`},

@@ -223,11 +223,8 @@ func (u *up) work(ctx context.Context) (core.Finish, error) {
 	if err := u.preflight(ctx); err != nil {
 		return core.Finish{}, err
 	}
-	if err := u.startPlugin(ctx); err != nil {
-		return core.Finish{}, err
-	}
 	defer u.stopPlugin()
-	if err := u.environmentStage(ctx); err != nil {
+	if err := u.pluginAndEnvironment(ctx); err != nil {
 		return core.Finish{}, err
 	}
 	defer u.watchGPUs(ctx)()

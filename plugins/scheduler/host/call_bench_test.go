@@ -20,6 +20,11 @@ func BenchmarkCalls(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer p.Close()
+	calls(b, p)
+}
+
+// calls are the questions of a run's steps.
+func calls(b *testing.B, p *Plugin) {
 	assign := scheduler.AssignRequest{Row: 1, Bucket: 3072, Tokens: 3000}
 	for rank := range 5 {
 		assign.Free = append(assign.Free, runner.Worker{Role: runner.Target, Rank: runner.Rank(rank)})

@@ -22,8 +22,8 @@ type File struct {
 type Entry struct {
 	Name            string // empty: whatever Info says
 	Program         File
-	Interpreter     File     // runs Program, in place; Path empty: the program runs itself
-	InterpreterArgs []string // before the program
+	Interpreter     File     // runs Program, in place; Path empty: the program runs itself, a script with Options.Python
+	InterpreterArgs []string // before the program; a script's default is -E -s -B
 	Args            []string
 	Files           []File   // put beside the program, under their base names
 	Env             []string // names that pass from the host's environment
@@ -40,6 +40,7 @@ type Options struct {
 	Strikes   int           // in a row, less one for every good answer; then it is ended
 	Backoff   Backoff
 	Environ   []string // that Entry.Env chooses from
+	Python    string   // the interpreter of scripts that name none; empty: those are refused
 	// Changed is told of every change of state, from any goroutine. May be nil.
 	Changed func(State)
 	// Staged is called between the check of a plugin's files and its start. For tests.
@@ -68,11 +69,7 @@ var (
 
 // check refuses an entry that says too little.
 func (e Entry) check() error {
-	all := append([]File{e.Program}, e.Files...)
-	if e.Interpreter.Path != "" {
-		all = append(all, e.Interpreter)
-	}
-	for _, f := range all {
+	for _, f := range e.all() {
 		if f.Path == "" || !sumRule.MatchString(f.SHA256) {
 			return runner.Errorf(runner.Invalid, "check plugin %s: file %q: want its sha256 in 64 hex digits, got %q", e.Name, f.Path, f.SHA256).
 				WithHint("`dflash-runner plugins describe PATH` prints it")

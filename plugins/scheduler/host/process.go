@@ -62,9 +62,25 @@ func launch(ctx context.Context, e Entry, o Options, start int) (_ *process, err
 		err = p.configure(ctx, o)
 	}
 	if err != nil {
-		return nil, errors.Join(err, p.stop())
+		ending := p.stop()
+		return nil, errors.Join(p.died(err), ending)
 	}
 	return p, nil
+}
+
+// died adds to an error that a process ended by itself, where it did: then its
+// last line says more than a broken connection. After stop.
+func (p *process) died(err error) error {
+	if p.hosted == nil || runner.KindOf(err) != runner.Unavailable {
+		return err
+	}
+	if _, _, _, ok := p.hosted.Greeted(); !ok {
+		return err // it is said already
+	}
+	if code, _, ours := p.hosted.Ended(); !ours && code > 0 {
+		return runner.Errorf(runner.Invalid, "%w: it ended with exit code %d%s", err, code, p.lastWords())
+	}
+	return err
 }
 
 // open makes the plugin's directory, and starts its checked files from there.
@@ -85,7 +101,11 @@ func (p *process) open(ctx context.Context, o Options, start int) (err error) {
 // stage checks and copies what runs.
 func (p *process) stage(o Options) (err error) {
 	code := filepath.Join(p.dir, "code")
-	if p.files, err = stage(p.entry, code); err == nil && o.Staged != nil {
+	entry, err := p.entry.interpreted(o)
+	if err != nil {
+		return err
+	}
+	if p.files, err = stage(entry, code); err == nil && o.Staged != nil {
 		o.Staged(code)
 	}
 	if err == nil {
@@ -163,7 +183,7 @@ func (p *process) connect() error {
 
 // refused says in our words why there is no handshake.
 func (p *process) refused(err error, after, limit time.Duration) error {
-	const hint = "is it a scheduling plugin? one calls scheduler.Serve in its main"
+	const hint = "is it a scheduling plugin? one calls scheduler.Serve, in Python scheduler.serve, in its main"
 	if p.hosted == nil || p.hosted.Pid() == 0 {
 		return runner.Errorf(runner.Invalid, "start plugin: %w", err).WithHint("the file must be a program for this machine")
 	}

@@ -95,9 +95,24 @@ func stage(e Entry, dir string) (staged, error) {
 		}
 		s.files = append(s.files, File{at, f.SHA256})
 	}
-	if e.Interpreter.Path != "" {
-		if _, err := trusted(e.Interpreter.Path); err != nil {
+	if e.Script() {
+		files, err := stageSDK(dir)
+		if err != nil {
 			return s, err
+		}
+		s.files = append(s.files, files...)
+	}
+	if e.Interpreter.Path != "" {
+		path, err := trusted(e.Interpreter.Path)
+		if err != nil {
+			return s, err
+		}
+		got, err := Sum(path)
+		if err != nil {
+			return s, err
+		}
+		if got != e.Interpreter.SHA256 {
+			return s, mismatch(e.Interpreter, got)
 		}
 		s.argv = append([]string{e.Interpreter.Path}, e.InterpreterArgs...)
 		s.files = append(s.files, e.Interpreter)

@@ -1,0 +1,136 @@
+"""One plugin's process: its handshake, its server, its end."""
+
+from __future__ import annotations
+
+import base64
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import grpc
+
+    from dflash_runner.scheduler.calls import Calls
+    from dflash_runner.scheduler.plugin import Scheduler
+
+COOKIE_NAME = "DFLASH_RUNNER_SCHEDULER"  # these agree with plugins/scheduler/serve.go
+COOKIE_VALUE = "5b1f0c6e9d274a83"
+PROTOCOL_VERSION = 1
+MAX_MESSAGE_BYTES = 32 << 20
+ORPHAN_EXIT_CODE = 75
+_THREADS = 16  # one holds the standard output stream for life, one the events
+_STOP_GRACE_S = 0.5
+
+
+def serve(scheduler: Scheduler) -> None:
+    """Answer the host until it says so; it is a plugin's whole main.
+
+    Returns when the host ends the plugin. Ends the process with 1 where the program was not started
+    by a host, and where the host is gone.
+
+    Args:
+        scheduler: not configured yet.
+
+    Source: go-plugin 1.8.0, client.go and server.go (handshake), mtls.go.
+    """
+    refusal = _why_no_plugin(os.environ)
+    if refusal:
+        sys.stderr.write(refusal + "\n")
+        sys.exit(1)
+    handshake_fd = _take_stdout()
+    _end_with_the_host()
+    ended = threading.Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's
+    signal.signal(signal.SIGTERM, lambda _number, _frame: ended.set())
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # fork handlers deadlock (grpc#22624)
+    from dflash_runner.scheduler.calls import Calls  # after the refusal: a person waits for no import
+
+    calls = Calls(scheduler)
+    server, line = _listen(calls, ended.set)
+    os.write(handshake_fd, line.encode() + b"\n")
+    os.close(handshake_fd)
+    ended.wait()
+    server.stop(_STOP_GRACE_S).wait()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if calls.running:  # the interpreter's end would wait for them
+        os._exit(0)
+
+
+def _why_no_plugin(environment: Mapping[str, str]) -> str:
+    """What to tell who started this program, or nothing where it was a host."""
+    if environment.get(COOKIE_NAME) != COOKIE_VALUE:
+        return (
+            "This is a scheduling plugin of dflash-runner: a run starts it, and it is of no use alone.\n"
+            f"Try `dflash-runner plugins test {sys.argv[0]}`."
+        )
+    for name in ("PLUGIN_UNIX_SOCKET_DIR", "PLUGIN_CLIENT_CERT"):
+        if not environment.get(name):
+            return f"start plugin: {name}: want it of the host, got nothing"
+    return ""
+
+
+def _take_stdout() -> int:
+    """A private descriptor of standard output; whatever prints from now on goes to standard error."""
+    fd = os.dup(1)
+    os.set_inheritable(fd, False)
+    os.dup2(2, 1)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(line_buffering=True)
+    return fd
+
+
+def _end_with_the_host() -> None:
+    """End this process when its parent ends, without looking again and again."""
+    parent = os.getppid()
+    try:
+        fd = os.pidfd_open(parent)
+    except ProcessLookupError:
+        os._exit(ORPHAN_EXIT_CODE)
+    if os.getppid() != parent:
+        os._exit(ORPHAN_EXIT_CODE)
+
+    def watch() -> None:
+        select.select([fd], [], [])
+        os._exit(ORPHAN_EXIT_CODE)
+
+    threading.Thread(target=watch, name="host", daemon=True).start()
+
+
+def _listen(calls: Calls, shut_down: Callable[[], None]) -> tuple[grpc.Server, str]:
+    """A server that answers the host alone, and the line that tells it where.
+
+    Raises:
+        RuntimeError: the socket cannot be made.
+    """
+    from concurrent import futures
+
+    import grpc
+
+    from dflash_runner.scheduler import certificate, goplugin
+
+    pair = certificate.new_pair()
+    credentials = grpc.ssl_server_credentials(
+        [(pair.key_pem, pair.certificate_pem)],
+        root_certificates=os.environ["PLUGIN_CLIENT_CERT"].encode(),
+        require_client_auth=True,
+    )
+    path = os.path.join(os.environ["PLUGIN_UNIX_SOCKET_DIR"], f"plugin-{os.getpid()}.sock")
+    server = grpc.server(
+        futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="call"),
+        options=(
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.so_reuseport", 0),
+        ),
+    )
+    server.add_generic_rpc_handlers((calls.handler(), *goplugin.handlers(shut_down)))
+    server.add_secure_port(f"unix:{path}", credentials)
+    server.start()
+    der = base64.b64encode(pair.certificate_der).decode().rstrip("=")
+    line = f"1|{PROTOCOL_VERSION}|unix|{path}|grpc|{der}"
+    return server, line + ("|false" if "PLUGIN_MULTIPLEX_GRPC" in os.environ else "")
