@@ -40,6 +40,16 @@
 // its answer needs and a plugin should keep nothing that it cannot do without.
 // An arrangement is journaled: a resumed run does not ask for it again.
 //
+// # Losses
+//
+// [Source].Loss is an exponential mean over the last 32 steps or so that trained
+// the source: each such step leaves 31/32 of the weight of those before it. Steps
+// weigh by their trained labels. A row has one loss, and may hold samples of
+// several sources: each takes the row's loss, weighted by its share of the row's
+// anchors, so what a source shares rows with shows in its figure. It is absent
+// until the source was trained on, goes back with the run when a checkpoint is
+// restored, and is there again after a resume.
+//
 // # What the host does about answers
 //
 // Every answer is checked: a sample that is not in the pool or comes twice, one

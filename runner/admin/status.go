@@ -33,6 +33,7 @@ type Status struct {
 	Epoch         uint32            `json:"epoch"`
 	RowsCommitted uint64            `json:"rows_committed"`
 	Loss          *float64          `json:"loss"`
+	Losses        []SourceLoss      `json:"losses"` // recent, of each source of the data
 	TokensPerS    *float64          `json:"tokens_per_s"`
 	Acceptance    *float64          `json:"acceptance"`
 	AcceptanceAt  *runner.Step      `json:"acceptance_step"` // that was evaluated
@@ -60,6 +61,13 @@ type Status struct {
 	Exit          *int              `json:"exit"`        // null while running, and when lost
 	ExitReason    string            `json:"exit_reason"` // one sentence, at the end
 	Hint          string            `json:"hint"`        // what to do next, at the end
+}
+
+// SourceLoss is the recent mean loss of a source of the data: of the rows that
+// its samples lie in, by its share of their anchors.
+type SourceLoss struct {
+	Source string   `json:"source"`
+	Loss   *float64 `json:"loss"` // null: not trained on
 }
 
 // WorkerStatus is one worker.

@@ -14,7 +14,9 @@ import (
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
+	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
 
 // plugged is this binary as a scheduling plugin: a good one takes the pool from
@@ -108,8 +110,23 @@ func TestPluginDecides(t *testing.T) {
 		}
 	}
 	s := u.Status()
+	if len(s.Losses) != 1 || s.Losses[0].Source != "test" || s.Losses[0].Loss == nil || *s.Losses[0].Loss <= 0 {
+		t.Errorf("losses %+v, want one of the only source", s.Losses)
+	}
 	if s.Plugin == nil || s.Plugin.Name != "plugged" || s.Plugin.Calls == 0 || s.Plugin.Refused != 0 || len(s.Degraded) != 0 || s.Scheduler != "plugged" {
 		t.Errorf("status %+v, degraded %v", s.Plugin, s.Degraded)
+	}
+}
+
+// TestQuestionTellsLosses: each source with its loss, where it has one.
+func TestQuestionTellsLosses(t *testing.T) {
+	a := consulted{total: 3, index: &rows.Index{Sources: []string{"chat", "code"}, Samples: []rows.SampleInfo{{Tokens: 5, Source: 1}, {Tokens: 6}, {Tokens: 7}}}}
+	q := a.question(core.Arrange{Epoch: 2, Count: 9, Left: 2, Losses: []core.SourceLoss{{Source: 1, Loss: 2.5}}}, []runner.Sample{2, 0})
+	if q.Epoch != 2 || q.Count != 2 || q.Left != 2 || q.Total != 3 || len(q.Sources) != 2 || q.Sources[0].Loss != nil || q.Sources[1].Loss == nil || *q.Sources[1].Loss != 2.5 {
+		t.Errorf("asked %+v", q)
+	}
+	if want := []scheduler.Candidate{{Sample: 2, Tokens: 7}, {Sample: 0, Tokens: 5, Source: 1}}; !slices.Equal(q.Pool, want) {
+		t.Errorf("pool %v, want %v", q.Pool, want)
 	}
 }
 

@@ -91,6 +91,7 @@ type up struct {
 	launcher      *launcher
 	settings      *settings
 	store         *store
+	sources       []string                 // of the data
 	final         *drive.View              // once the loop is over
 	phases        map[runner.Worker]string // of warm-up
 	watch         *probe.Watch             // of the GPUs; nil on a CPU
