@@ -40,6 +40,16 @@
 // its answer needs and a plugin should keep nothing that it cannot do without.
 // An arrangement is journaled: a resumed run does not ask for it again.
 //
+// # Placing
+//
+// Place is asked once a start of the run, before any worker starts; also where
+// there is no GPU: the one device is "cpu" then, and workers share it. Devices are
+// those that the configuration allows and nobody else uses. Needs are what the
+// plan reckons, in bytes on the device. Health is unknown at the start, as nothing
+// has watched the GPUs yet; links tell of peer access, and of no measured speed.
+// Two drafters on one GPU are refused, for they cannot sum their gradients there.
+// A resumed run asks anew, and says where workers start on other devices.
+//
 // # Losses
 //
 // [Source].Loss is an exponential mean over the last 32 steps or so that trained

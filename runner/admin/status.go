@@ -52,7 +52,8 @@ type Status struct {
 	Degraded      []Reason          `json:"degraded"` // what does not work as it should
 	Scheduler     string            `json:"scheduler"`
 	ImageStall    Stall             `json:"image_stall"`
-	Plugin        *PluginStatus     `json:"plugin"` // that schedules; null: the built-in alone
+	Plugin        *PluginStatus     `json:"plugin"`    // that schedules; null: the built-in alone
+	Decisions     []Decision        `json:"decisions"` // who made the newest of each kind
 	Directory     string            `json:"directory"`
 	Socket        string            `json:"socket"`
 	Process       Process           `json:"process"`
@@ -211,6 +212,14 @@ type PluginStatus struct {
 	Ends         int        `json:"ends"`  // how often it was ended or died
 	Last         string     `json:"last"`  // why, the last time
 	Until        *time.Time `json:"until"` // of its quarantine
+}
+
+// Decision is one that a scheduling plugin may make, and who made it.
+type Decision struct {
+	What   string     `json:"what"` // place, arrange or on_failure
+	By     string     `json:"by"`   // the plugin's name, or built-in
+	Detail string     `json:"detail"`
+	At     *time.Time `json:"at"`
 }
 
 // Reason is why a run is degraded: a short name, and a sentence for people.

@@ -39,6 +39,24 @@ func (p plugged) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]run
 	return out, p.mood(ctx, func() { out = out[1:] }, func() { out[0] = 4_000_000 }, func() { out[1] = out[0] })
 }
 
+// Place puts workers on devices from the last one on, each on another as long as
+// there are some; where it is lost, on one that is not there.
+func (p plugged) Place(ctx context.Context, q scheduler.PlaceRequest) ([]scheduler.Placement, error) {
+	var out []scheduler.Placement
+	for i, n := range q.Needs {
+		out = append(out, scheduler.Placement{Worker: n.Worker, Device: q.Devices[len(q.Devices)-1-i%len(q.Devices)].ID})
+	}
+	switch p.which {
+	case "lost":
+		out[0].Device = "GPU-moon"
+	case "slow":
+		<-ctx.Done()
+	case "ends":
+		os.Exit(3)
+	}
+	return out, p.mood(ctx, func() { out = out[1:] }, func() { out[1] = out[0] })
+}
+
 func (p plugged) Assign(ctx context.Context, q scheduler.AssignRequest) (runner.Worker, error) {
 	w := q.Free[len(q.Free)-1]
 	return w, p.mood(ctx, func() { w.Rank = 9 }, func() { w.Role = runner.Drafter })

@@ -102,6 +102,7 @@ func (u *up) refresh(ctx context.Context) {
 	} else {
 		s.Degraded = slices.Clone(u.warnings)
 	}
+	s.Decisions = slices.Clone(u.decisions)
 	u.pluginStatus(s)
 }
 
