@@ -40,6 +40,26 @@
 // its answer needs and a plugin should keep nothing that it cannot do without.
 // An arrangement is journaled: a resumed run does not ask for it again.
 //
+// # Placing
+//
+// Place is asked once a start of the run, before any worker starts; also where
+// there is no GPU: the one device is "cpu" then, and workers share it. Devices are
+// those that the configuration allows and nobody else uses. Needs are what the
+// plan reckons, in bytes on the device. Health is unknown at the start, as nothing
+// has watched the GPUs yet; links tell of peer access, and of no measured speed.
+// Two drafters on one GPU are refused, for they cannot sum their gradients there.
+// A resumed run asks anew, and says where workers start on other devices.
+//
+// # Losses
+//
+// [Source].Loss is an exponential mean over the last 32 steps or so that trained
+// the source: each such step leaves 31/32 of the weight of those before it. Steps
+// weigh by their trained labels. A row has one loss, and may hold samples of
+// several sources: each takes the row's loss, weighted by its share of the row's
+// anchors, so what a source shares rows with shows in its figure. It is absent
+// until the source was trained on, goes back with the run when a checkpoint is
+// restored, and is there again after a resume.
+//
 // # What the host does about answers
 //
 // Every answer is checked: a sample that is not in the pool or comes twice, one

@@ -50,7 +50,7 @@ type Candidate struct {
 // Source is where samples come from.
 type Source struct {
 	Name string
-	Loss *float64 // mean of late; nil: not trained on yet, or not known
+	Loss *float64 // recent mean, see the package comment; nil: not trained on yet
 }
 
 // AssignRequest asks which free target makes a row.

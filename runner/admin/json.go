@@ -6,7 +6,7 @@ import "encoding/json"
 func (s Status) MarshalJSON() ([]byte, error) {
 	type plain Status
 	s.Workers, s.Arenas, s.Failures, s.Devices = list(s.Workers), list(s.Arenas), list(s.Failures), list(s.Devices)
-	s.Stages, s.Images, s.Degraded = list(s.Stages), list(s.Images), list(s.Degraded)
+	s.Stages, s.Images, s.Degraded, s.Losses, s.Decisions = list(s.Stages), list(s.Images), list(s.Degraded), list(s.Losses), list(s.Decisions)
 	s.Gate.Holders, s.Gate.Queue = list(s.Gate.Holders), list(s.Gate.Queue)
 	return json.Marshal(plain(s))
 }

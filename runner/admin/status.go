@@ -33,6 +33,7 @@ type Status struct {
 	Epoch         uint32            `json:"epoch"`
 	RowsCommitted uint64            `json:"rows_committed"`
 	Loss          *float64          `json:"loss"`
+	Losses        []SourceLoss      `json:"losses"` // recent, of each source of the data
 	TokensPerS    *float64          `json:"tokens_per_s"`
 	Acceptance    *float64          `json:"acceptance"`
 	AcceptanceAt  *runner.Step      `json:"acceptance_step"` // that was evaluated
@@ -51,7 +52,8 @@ type Status struct {
 	Degraded      []Reason          `json:"degraded"` // what does not work as it should
 	Scheduler     string            `json:"scheduler"`
 	ImageStall    Stall             `json:"image_stall"`
-	Plugin        *PluginStatus     `json:"plugin"` // that schedules; null: the built-in alone
+	Plugin        *PluginStatus     `json:"plugin"`    // that schedules; null: the built-in alone
+	Decisions     []Decision        `json:"decisions"` // who made the newest of each kind
 	Directory     string            `json:"directory"`
 	Socket        string            `json:"socket"`
 	Process       Process           `json:"process"`
@@ -60,6 +62,13 @@ type Status struct {
 	Exit          *int              `json:"exit"`        // null while running, and when lost
 	ExitReason    string            `json:"exit_reason"` // one sentence, at the end
 	Hint          string            `json:"hint"`        // what to do next, at the end
+}
+
+// SourceLoss is the recent mean loss of a source of the data: of the rows that
+// its samples lie in, by its share of their anchors.
+type SourceLoss struct {
+	Source string   `json:"source"`
+	Loss   *float64 `json:"loss"` // null: not trained on
 }
 
 // WorkerStatus is one worker.
@@ -203,6 +212,14 @@ type PluginStatus struct {
 	Ends         int        `json:"ends"`  // how often it was ended or died
 	Last         string     `json:"last"`  // why, the last time
 	Until        *time.Time `json:"until"` // of its quarantine
+}
+
+// Decision is one that a scheduling plugin may make, and who made it.
+type Decision struct {
+	What   string     `json:"what"` // place, arrange or on_failure
+	By     string     `json:"by"`   // the plugin's name, or built-in
+	Detail string     `json:"detail"`
+	At     *time.Time `json:"at"`
 }
 
 // Reason is why a run is degraded: a short name, and a sentence for people.

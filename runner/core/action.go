@@ -109,6 +109,8 @@ type (
 		Epoch uint32
 		Count int
 		Left  int // draws of the epoch not arranged yet
+		// Losses are the recent losses of those sources that were trained on.
+		Losses []SourceLoss
 	}
 	// Assign asks which of the free targets makes a row. Answered by Assigned.
 	Assign struct {

@@ -41,6 +41,7 @@ func (c *Core) clone() *Core {
 	}
 	f := &n.figures
 	f.steps, f.failures, f.degraded = slices.Clone(f.steps), slices.Clone(f.failures), slices.Clone(f.degraded)
+	f.losses.sources = slices.Clone(f.losses.sources)
 	f.arenas, f.scores = slices.Clone(f.arenas), slices.Clone(f.scores)
 	return &n
 }

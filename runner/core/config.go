@@ -27,7 +27,8 @@ type Config struct {
 	Deadlines    Deadlines
 	NonFinite    int // so many non-finite votes running end the run
 	Spikes       Spikes
-	AskScheduler bool // ask which free target makes a row, where several are free
+	AskScheduler bool                    // ask which free target makes a row, where several are free
+	SourceOf     func(runner.Sample) int // number of a sample's source, -1: none; nil: losses by source are not kept
 	Manifest     runner.Digest
 	Excluded     []rows.Exclusion
 	Resume       *Resume // nil in a new run
@@ -98,6 +99,7 @@ type Resume struct {
 	Arranged    []runner.ArrangeRecord    // all, in order
 	Plans       []runner.PlanRecord       // the newest of each step, by step without a gap, from the oldest checkpoint's step + 1 at the latest to the last
 	Committed   runner.Step               // newest commit of the surviving lineage
+	Commits     []runner.CommitRecord     // of the surviving lineage, of steps in Plans; losses by source come of them
 	Checkpoints []runner.CheckpointRecord // those whose directories are there, by step
 	Adopted     []runner.CheckpointRecord // likewise, proved whole; the journal lacks these records
 	Strays      []string                  // names of checkpoints that are not to be used

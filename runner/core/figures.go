@@ -16,9 +16,10 @@ type figures struct {
 	steps     []stepTally // decided since the oldest state that a restore may go back to
 	lossFirst float64
 	lossLast  float64
-	trained   bool   // lossFirst and lossLast are set
-	notFinite int    // votes running
-	skipped   uint64 // samples settled without training
+	trained   bool      // lossFirst and lossLast are set
+	notFinite int       // votes running
+	losses    lossMeans // by source
+	skipped   uint64    // samples settled without training
 	failures  []runner.Failure
 	incidents uint64 // deaths with what they took along
 	degraded  []string
@@ -38,6 +39,7 @@ type tally struct{ rows, samples, tokens uint64 }
 type stepTally struct {
 	step runner.Step
 	tally
+	undo []lossUndo // of the losses by source
 }
 
 type arenaFigures struct {
@@ -78,8 +80,8 @@ func lossOf(rs []runner.RowLoss) (loss float64, ok bool) {
 	return n / d, true
 }
 
-func (f *figures) commit(rec runner.CommitRecord, p *plan) {
-	t := stepTally{rec.Step, tallyOf(p.Rows)}
+func (f *figures) commit(rec runner.CommitRecord, p *plan, source func(runner.Sample) int) {
+	t := stepTally{rec.Step, tallyOf(p.Rows), f.losses.commit(source, rec.Rows, p.Rows)}
 	f.steps = append(f.steps, t)
 	f.total.add(t.tally)
 	if loss, ok := lossOf(rec.Rows); ok { // else every row of the step was skipped
@@ -94,6 +96,7 @@ func (f *figures) commit(rec runner.CommitRecord, p *plan) {
 func (f *figures) rewind(n runner.Step) {
 	for len(f.steps) > 0 && f.steps[len(f.steps)-1].step > n {
 		f.total.take(f.steps[len(f.steps)-1].tally)
+		f.losses.takeBack(f.steps[len(f.steps)-1].undo)
 		f.steps = f.steps[:len(f.steps)-1]
 	}
 	f.scores = slices.DeleteFunc(f.scores, func(x runner.EvaluationRecord) bool { return x.Step > n })
@@ -142,9 +145,14 @@ func (c *Core) takeFigures(r *Resume) {
 	f.total = tally{r.Rows, r.Samples, r.Tokens}
 	f.skipped = r.Skipped
 	f.trained, f.lossFirst, f.lossLast = r.Trained, r.LossFirst, r.LossLast
+	commits := map[runner.Step]runner.CommitRecord{}
+	for _, x := range r.Commits {
+		commits[x.Step] = x
+	}
 	for _, p := range r.Plans {
 		if p.Plan.Step <= r.Committed {
-			f.steps = append(f.steps, stepTally{p.Plan.Step, tallyOf(p.Rows)})
+			undo := f.losses.commit(c.cfg.SourceOf, commits[p.Plan.Step].Rows, p.Rows)
+			f.steps = append(f.steps, stepTally{p.Plan.Step, tallyOf(p.Rows), undo})
 		}
 	}
 	for _, x := range r.Evaluations {

@@ -197,9 +197,11 @@ func resumeOf(rs []runner.Record, disk []picture) *Resume {
 			r.Plans = append(r.Plans[:min(i, len(r.Plans))], append([]runner.PlanRecord{rec}, r.Plans[min(i+1, len(r.Plans)):]...)...)
 		case runner.RestoreRecord:
 			r.Lineage, r.Committed = rec.Lineage, rec.Step
+			r.Commits = slices.DeleteFunc(r.Commits, func(x runner.CommitRecord) bool { return x.Step > rec.Step })
 			r.Evaluations = slices.DeleteFunc(r.Evaluations, func(x runner.EvaluationRecord) bool { return x.Step > rec.Step })
 		case runner.CommitRecord:
 			r.Committed = rec.Step
+			r.Commits = append(r.Commits, rec)
 		case runner.EvaluationRecord:
 			r.Evaluations = append(r.Evaluations, rec)
 		case runner.CheckpointRecord:
@@ -312,6 +314,7 @@ func (w *world) settledOnce() {
 // checkEnd asks of a finished run that all of it was trained, or all that was
 // decided when it was stopped, and that this is what the disk holds.
 func (w *world) checkEnd() {
+	w.checkLosses()
 	times, last := w.settled()
 	if w.anyEnd && w.finished.Code != runner.ExitDone {
 		return

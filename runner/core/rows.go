@@ -55,7 +55,7 @@ func (c *Core) planning() bool {
 		return true
 	}
 	c.asked = true
-	c.do(Arrange{Epoch: epoch, Count: min(left, c.planner.Horizon(c.cfg.HorizonSteps)), Left: left})
+	c.do(Arrange{Epoch: epoch, Count: min(left, c.planner.Horizon(c.cfg.HorizonSteps)), Left: left, Losses: c.figures.losses.all()})
 	return true
 }
 

@@ -173,7 +173,7 @@ func (c *Core) decide() bool {
 	c.stepEvent(step.Event{Kind: step.Decide})
 	c.journal.commit = c.append(rec)
 	c.decided, c.chain = c.step.N, p.Chain
-	c.figures.commit(rec, p)
+	c.figures.commit(rec, p, c.cfg.SourceOf)
 	c.figures.moments.Decided = c.now
 	for r := range c.ranks {
 		c.rank(r).blame = 0

@@ -25,6 +25,7 @@ type View struct {
 	Trained      bool // the losses are set
 	LossFirst    float64
 	LossLast     float64
+	Losses       []SourceLoss // recent, by source
 	Workers      []WorkerView
 	Gate         GateView
 	Arenas       []ArenaView
@@ -101,7 +102,7 @@ type ImageView struct {
 func (c *Core) View() View {
 	f := &c.figures
 	v := View{Step: c.decided, Steps: c.limit(), Lineage: c.lineage, Communicator: c.communicator, Chain: c.chain, Phase: c.step.Phase.String(),
-		Rows: f.total.rows, Samples: f.total.samples, Tokens: f.total.tokens, Skipped: f.skipped, Trained: f.trained, LossFirst: f.lossFirst, LossLast: f.lossLast,
+		Rows: f.total.rows, Samples: f.total.samples, Tokens: f.total.tokens, Skipped: f.skipped, Trained: f.trained, LossFirst: f.lossFirst, LossLast: f.lossLast, Losses: f.losses.all(),
 		Evaluations: slices.Clone(f.scores), Moments: c.moments(), Stalls: f.stalls, Failures: slices.Clone(f.failures), Degraded: c.degraded(),
 		Ending: c.end.on, Finished: c.end.finished, Code: c.end.code, Reason: c.end.reason}
 	if p := c.planOf(max(1, c.decided)); p != nil {

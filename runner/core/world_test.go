@@ -165,7 +165,7 @@ func (s *setup) config(r *Resume) Config {
 	cfg := Config{Devices: map[string]int{}, GateWidth: 1, Slots: s.slots, Epochs: 1, HorizonSteps: 1, NonFinite: 3, KeepLast: 2,
 		Planner:    &simple{ranks: s.drafters, micros: s.micros, steps: s.steps},
 		ImageEvery: s.imageEvery, Checkpoint: s.checkpoint, Evaluation: s.evaluation, AskScheduler: s.ask,
-		Restart: Restart{Budget: s.budget}, Resume: r, without: s.without}
+		Restart: Restart{Budget: s.budget}, Resume: r, without: s.without, SourceOf: parity}
 	for i := range s.targets + s.drafters {
 		w := runner.Worker{Role: runner.Target, Rank: runner.Rank(i)}
 		if i >= s.targets {
@@ -186,6 +186,9 @@ func (s *setup) config(r *Resume) Config {
 	}
 	return cfg
 }
+
+// parity is where a sample of the model comes from.
+func parity(s runner.Sample) int { return int(s) % 2 }
 
 // newWorld starts a run.
 func newWorld(s *setup, crashes, outages int) *world {

@@ -114,7 +114,7 @@ func (l *Loop) arrange(a core.Arrange) {
 					if err != nil {
 						return nil, err
 					}
-					return pooled.ArrangeOf(ctx, a.Epoch, a.Count, a.Left, pool)
+					return pooled.ArrangeOf(ctx, a, pool)
 				})
 			}
 		})

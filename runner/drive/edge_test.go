@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/drive/drivetest"
 	"github.com/dflash-runner/dflash-runner/runner/image"
@@ -323,7 +324,8 @@ type picky struct {
 	seen *[]int // sizes of the pools
 }
 
-func (p picky) ArrangeOf(_ context.Context, _ uint32, count, left int, pool []runner.Sample) ([]runner.Sample, error) {
+func (p picky) ArrangeOf(_ context.Context, q core.Arrange, pool []runner.Sample) ([]runner.Sample, error) {
+	count, left := q.Count, q.Left
 	*p.seen = append(*p.seen, len(pool))
 	if len(pool) != left {
 		return nil, fmt.Errorf("want a pool of %d, got %d", left, len(pool))

@@ -81,7 +81,7 @@ type PoolScheduler interface {
 	Scheduler
 	// ArrangeOf is asked in place of Arrange. The pool holds what was not arranged
 	// yet, in the built-in's order: all of it, or the first PoolLimit.
-	ArrangeOf(ctx context.Context, epoch uint32, count, left int, pool []runner.Sample) ([]runner.Sample, error)
+	ArrangeOf(ctx context.Context, q core.Arrange, pool []runner.Sample) ([]runner.Sample, error)
 }
 
 // PoolLimit bounds a pool, so that a question about many millions of samples

@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/renameio/v2"
 
@@ -42,6 +45,7 @@ type manifest struct {
 	Target       *workerv1.Target   `json:"target"`
 	Seed         uint64             `json:"seed"`
 	BitIdentical bool               `json:"bit_identical"` // every life of the run so far gives the same bits
+	Placement    map[string]string  `json:"placement"`     // each worker's device at the start: "cpu" or a GPU's UUID; by itself it changes no bits
 }
 
 // schedule is what the learning rate of every step follows from.
@@ -118,7 +122,7 @@ func (u *up) writeManifest(s *settings, ix *rows.Index, p planned) (d runner.Dig
 		Schedule: schedule{plan.Peak, plan.Floor, plan.WarmUp},
 		Format:   manifestFormat, Name: u.dir.name, Index: hex.EncodeToString(ix.Digest[:]), Data: hex.EncodeToString(ix.Data[:]),
 		WorldSize: u.config.Workers.Drafters, RowsPerStep: u.config.Training.RowsPerStep, Threads: u.config.Workers.Threads,
-		Attention: u.config.Drafter.Attention, Environment: u.python.fingerprint, Machine: u.machine(), Drafter: s.drafter, Training: s.training, Target: s.target,
+		Attention: u.config.Drafter.Attention, Environment: u.python.fingerprint, Machine: u.machineName(), Placement: u.placement(), Drafter: s.drafter, Training: s.training, Target: s.target,
 		Seed: u.config.Run.Seed, BitIdentical: u.config.Workers.Device == "cpu"}
 	path := u.dir.join("manifest.json")
 	if hasJournal(u.dir.path) {
@@ -153,11 +157,26 @@ func (u *up) compare(m manifest, path string) (same bool, err error) {
 	if err := json.Unmarshal(b, &old); err != nil {
 		return false, runner.Errorf(runner.Invalid, "read %s: %w", path, err)
 	}
+	if moved := moves(old.Placement, m.Placement); moved != "" {
+		u.observe(runner.Event{At: time.Now(), Level: runner.Warn, Name: "placed otherwise", Message: "since the run's last start, " + moved})
+	}
 	differs, err := m.against(old)
 	if len(differs) > 0 {
 		u.warn("resume", "not bit-identical: "+strings.Join(differs, "; "))
 	}
 	return m.BitIdentical && old.BitIdentical && len(differs) == 0, err
+}
+
+// moves says which workers start on other devices than before, or nothing. A
+// manifest of an earlier version names no device.
+func moves(was, is map[string]string) string {
+	var all []string
+	for _, worker := range slices.Sorted(maps.Keys(is)) {
+		if was[worker] != "" && was[worker] != is[worker] {
+			all = append(all, fmt.Sprintf("%s was on %s, is on %s", worker, was[worker], is[worker]))
+		}
+	}
+	return strings.Join(all, "; ")
 }
 
 // processor names the machine's processor, as far as the kernel does.

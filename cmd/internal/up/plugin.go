@@ -14,6 +14,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/config"
+	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
@@ -175,17 +176,25 @@ func (a *consulted) Arrange(context.Context, uint32, int, int) ([]runner.Sample,
 }
 
 // ArrangeOf asks the plugin for an order.
-func (a *consulted) ArrangeOf(ctx context.Context, epoch uint32, count, left int, pool []runner.Sample) ([]runner.Sample, error) {
-	q := scheduler.ArrangeRequest{Epoch: epoch, Count: min(count, len(pool)), Left: left, Total: a.total, Pool: make([]scheduler.Candidate, len(pool))}
+func (a *consulted) ArrangeOf(ctx context.Context, asked core.Arrange, pool []runner.Sample) ([]runner.Sample, error) {
+	out, err := a.plugin.Arrange(ctx, a.question(asked, pool))
+	return out, declined(err)
+}
+
+// question is what the plugin is asked for an order with.
+func (a *consulted) question(asked core.Arrange, pool []runner.Sample) scheduler.ArrangeRequest {
+	q := scheduler.ArrangeRequest{Epoch: asked.Epoch, Count: min(asked.Count, len(pool)), Left: asked.Left, Total: a.total, Pool: make([]scheduler.Candidate, len(pool))}
 	for _, name := range a.index.Sources {
 		q.Sources = append(q.Sources, scheduler.Source{Name: name})
+	}
+	for _, x := range asked.Losses {
+		q.Sources[x.Source].Loss = &x.Loss
 	}
 	for i, s := range pool {
 		info := a.index.Samples[s]
 		q.Pool[i] = scheduler.Candidate{Sample: s, Tokens: info.Tokens, Supervised: info.Supervised, Anchors: info.Anchors, Source: int(info.Source)}
 	}
-	out, err := a.plugin.Arrange(ctx, q)
-	return out, declined(err)
+	return q
 }
 
 // Assign asks the plugin for a target.

@@ -14,7 +14,9 @@ import (
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
+	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
 
 // plugged is this binary as a scheduling plugin: a good one takes the pool from
@@ -35,6 +37,24 @@ func (p plugged) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]run
 	slices.Reverse(q.Pool)
 	out := scheduler.First(q)
 	return out, p.mood(ctx, func() { out = out[1:] }, func() { out[0] = 4_000_000 }, func() { out[1] = out[0] })
+}
+
+// Place puts workers on devices from the last one on, each on another as long as
+// there are some; where it is lost, on one that is not there.
+func (p plugged) Place(ctx context.Context, q scheduler.PlaceRequest) ([]scheduler.Placement, error) {
+	var out []scheduler.Placement
+	for i, n := range q.Needs {
+		out = append(out, scheduler.Placement{Worker: n.Worker, Device: q.Devices[len(q.Devices)-1-i%len(q.Devices)].ID})
+	}
+	switch p.which {
+	case "lost":
+		out[0].Device = "GPU-moon"
+	case "slow":
+		<-ctx.Done()
+	case "ends":
+		os.Exit(3)
+	}
+	return out, p.mood(ctx, func() { out = out[1:] }, func() { out[1] = out[0] })
 }
 
 func (p plugged) Assign(ctx context.Context, q scheduler.AssignRequest) (runner.Worker, error) {
@@ -108,8 +128,23 @@ func TestPluginDecides(t *testing.T) {
 		}
 	}
 	s := u.Status()
+	if len(s.Losses) != 1 || s.Losses[0].Source != "test" || s.Losses[0].Loss == nil || *s.Losses[0].Loss <= 0 {
+		t.Errorf("losses %+v, want one of the only source", s.Losses)
+	}
 	if s.Plugin == nil || s.Plugin.Name != "plugged" || s.Plugin.Calls == 0 || s.Plugin.Refused != 0 || len(s.Degraded) != 0 || s.Scheduler != "plugged" {
 		t.Errorf("status %+v, degraded %v", s.Plugin, s.Degraded)
+	}
+}
+
+// TestQuestionTellsLosses: each source with its loss, where it has one.
+func TestQuestionTellsLosses(t *testing.T) {
+	a := consulted{total: 3, index: &rows.Index{Sources: []string{"chat", "code"}, Samples: []rows.SampleInfo{{Tokens: 5, Source: 1}, {Tokens: 6}, {Tokens: 7}}}}
+	q := a.question(core.Arrange{Epoch: 2, Count: 9, Left: 2, Losses: []core.SourceLoss{{Source: 1, Loss: 2.5}}}, []runner.Sample{2, 0})
+	if q.Epoch != 2 || q.Count != 2 || q.Left != 2 || q.Total != 3 || len(q.Sources) != 2 || q.Sources[0].Loss != nil || q.Sources[1].Loss == nil || *q.Sources[1].Loss != 2.5 {
+		t.Errorf("asked %+v", q)
+	}
+	if want := []scheduler.Candidate{{Sample: 2, Tokens: 7}, {Sample: 0, Tokens: 5, Source: 1}}; !slices.Equal(q.Pool, want) {
+		t.Errorf("pool %v, want %v", q.Pool, want)
 	}
 }
 

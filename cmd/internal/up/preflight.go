@@ -10,7 +10,7 @@ import (
 )
 
 // preflight refuses what this machine cannot do, before anything is started,
-// and settles where workers run.
+// and settles where workers run, unless a plugin is asked.
 func (u *up) preflight(ctx context.Context) error {
 	c := u.config
 	if c.Target.Directory != "" {
@@ -35,12 +35,17 @@ func (u *up) preflight(ctx context.Context) error {
 		return runner.Errorf(runner.Exhausted, "plan run: want %s of memory, have %s (%s)", config.Size(p.MemoryBytes), config.Size(m.Memory.Have), m.Memory.Where).
 			WithHint("`dflash-runner plan` shows what takes it: fewer workers or slots, or smaller buckets")
 	}
-	if p.Arenas.Reason != "" {
+	u.plan, u.gpus, u.machine = p, m.GPUs, m.Machine
+	return nil
+}
+
+// announce tells what is not as one might expect of where workers run, once
+// that is settled.
+func (u *up) announce() {
+	if p := u.plan; p.Arenas.Reason != "" {
 		u.warn("arenas", "rows go through host memory ("+p.Arenas.Kind+"), as "+p.Arenas.Reason)
 	}
-	u.plan, u.gpus = p, m.GPUs
-	for _, note := range p.Notes {
+	for _, note := range u.plan.Notes {
 		u.note("plan", note)
 	}
-	return nil
 }

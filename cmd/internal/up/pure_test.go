@@ -197,6 +197,9 @@ func TestHistory(t *testing.T) {
 	if got.Committed != 3 || got.Rows != 3 || got.Samples != 6 || got.Tokens != 45 || !got.Trained || got.LossFirst != 4 || got.LossLast != 4.0/3 {
 		t.Errorf("resumes with %+v", got)
 	}
+	if c := got.Commits; len(c) != 3 || c[1].Step != 2 || c[2].Step != 3 || c[2].Lineage != 2 {
+		t.Errorf("resumes with commits %+v, want those of the surviving lineage", c)
+	}
 	fresh := newHistory()
 	if fresh.any {
 		t.Error("nothing is something to resume from")

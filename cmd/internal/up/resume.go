@@ -27,6 +27,7 @@ type history struct {
 
 // tally is what one committed step counts for.
 type tally struct {
+	commit                 runner.CommitRecord
 	step                   runner.Step
 	rows, samples, tokens  uint64
 	numerator, denominator float64 // of its loss
@@ -74,7 +75,7 @@ func (h *history) rewind(s runner.Step) {
 }
 
 func tallyOf(r runner.CommitRecord, plans []runner.RowPlan) tally {
-	t := tally{step: r.Step, rows: uint64(len(plans))}
+	t := tally{commit: r, step: r.Step, rows: uint64(len(plans))}
 	for _, row := range r.Rows {
 		t.numerator, t.denominator = t.numerator+row.Numerator, t.denominator+row.Denominator
 	}
@@ -103,6 +104,7 @@ func (h *history) end(there func(runner.CheckpointRecord) bool) *core.Resume {
 	slices.SortFunc(v.Plans, func(a, b runner.PlanRecord) int { return int(int64(a.Plan.Step) - int64(b.Plan.Step)) })
 	h.rechain()
 	for _, t := range h.committed {
+		v.Commits = append(v.Commits, t.commit)
 		v.Rows, v.Samples, v.Tokens = v.Rows+t.rows, v.Samples+t.samples, v.Tokens+t.tokens
 		if t.denominator == 0 {
 			continue // every place was weightless

@@ -102,6 +102,7 @@ func (u *up) refresh(ctx context.Context) {
 	} else {
 		s.Degraded = slices.Clone(u.warnings)
 	}
+	s.Decisions = slices.Clone(u.decisions)
 	u.pluginStatus(s)
 }
 
@@ -154,6 +155,7 @@ func (u *up) fill(s *admin.Status, v drive.View) {
 	if v.Trained {
 		s.Loss = &v.LossLast
 	}
+	s.Losses = lossesOf(u.sources, v.Losses)
 	u.rate.add(now, v.Tokens)
 	s.TokensPerS = u.rate.perSecond()
 	s.Acceptance, s.AcceptanceAt = acceptanceOf(v.Evaluations)
@@ -264,6 +266,18 @@ func imagesOf(v drive.View) []admin.ImageStatus {
 	out := make([]admin.ImageStatus, 0, len(v.View.Images))
 	for _, i := range v.View.Images {
 		out = append(out, admin.ImageStatus{Step: i.Step, Bytes: v.ImageBytes[i.Image], Valid: i.Valid})
+	}
+	return out
+}
+
+// lossesOf gives every source its recent loss.
+func lossesOf(sources []string, known []core.SourceLoss) []admin.SourceLoss {
+	out := make([]admin.SourceLoss, len(sources))
+	for i, name := range sources {
+		out[i].Source = name
+	}
+	for _, x := range known {
+		out[x.Source].Loss = &x.Loss
 	}
 	return out
 }

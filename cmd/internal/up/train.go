@@ -62,7 +62,7 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	if err != nil {
 		return core.Finish{}, "", err
 	}
-	u.enter(loop, l, s, r.store)
+	u.enter(loop, l, s, r)
 	finish := loop.Run(ctx)
 	u.leave(finish)
 	image := ""
@@ -116,6 +116,15 @@ type planned struct {
 	index   *rows.Index
 }
 
+// sourceOf gives the number of a sample's source; a sample that the index does
+// not have, as the core is yet to say of a journal, has none.
+func (p planned) sourceOf(s runner.Sample) int {
+	if uint64(s) >= uint64(len(p.index.Samples)) {
+		return -1
+	}
+	return int(p.index.Samples[s].Source)
+}
+
 // planning makes the planner, and settles how many steps the run has.
 func (u *up) planning(ix *rows.Index) (planned, error) {
 	t := u.config.Training
@@ -142,6 +151,7 @@ func (u *up) deciding(s *settings, p planned, manifest runner.Digest, resume *co
 		Planner: p.planner, Steps: p.steps, HorizonSteps: c.Training.HorizonSteps, ImageEvery: runner.Step(c.Images.EverySteps),
 		Checkpoint: runner.Step(c.Checkpoints.EverySteps), KeepLast: c.Checkpoints.KeepLast, ForgetBest: c.Checkpoints.KeepBest == 0, NonFinite: c.Failure.NonfiniteSteps,
 		Spikes:   core.Spikes{Loss: c.Failure.LossSpike, Norm: c.Failure.NormSpike},
+		SourceOf: p.sourceOf,
 		Manifest: manifest, Excluded: p.planner.Excluded(), Resume: resume,
 		Evaluation: core.Evaluation{Every: runner.Step(c.Checkpoints.EverySteps), AtStart: true, AtEnd: true,
 			Heldout: uint32(c.Evaluate.HeldoutSamples), HeldoutChunk: heldoutChunk, Prompts: uint32(c.Evaluate.Prompts), PromptChunk: promptChunk, PromptsAtStart: promptsAtStart,
@@ -203,9 +213,9 @@ func (u *up) newLauncher(s *settings, data dataset, runtime string) (*launcher, 
 
 // enter makes the loop reachable for status and signals; a stop that came
 // before it is passed on.
-func (u *up) enter(loop *drive.Loop, l *launcher, s *settings, st *store) {
+func (u *up) enter(loop *drive.Loop, l *launcher, s *settings, r recorded) {
 	u.mu.Lock()
-	u.loop, u.launcher, u.settings, u.store = loop, l, s, st
+	u.loop, u.launcher, u.settings, u.store, u.sources = loop, l, s, r.store, r.plan.index.Sources
 	why, quick, unfit := u.stopping, u.quick, maps.Clone(u.unfit)
 	u.mu.Unlock()
 	for device, reason := range unfit {

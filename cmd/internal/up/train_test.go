@@ -123,6 +123,8 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 		t.Fatal(err)
 	}
 	defer u.stopPlugin()
+	u.place(ctx)
+	u.announce()
 	beside := make(chan struct{})
 	go func() { // ends with during; waited for below
 		defer close(beside)

@@ -82,6 +82,7 @@ type up struct {
 	started     time.Time
 	environment *pyenv.Env     // nil until it was made or found
 	plan        plan.Plan      // from preflight on
+	machine     plan.Machine   // from preflight on
 	gpus        []doctor.GPU   // of the machine, where the run is on GPUs; from preflight on
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
 	held        []*flock.Lock  // cache entries that the run uses
@@ -91,11 +92,13 @@ type up struct {
 	launcher      *launcher
 	settings      *settings
 	store         *store
+	sources       []string                 // of the data
 	final         *drive.View              // once the loop is over
 	phases        map[runner.Worker]string // of warm-up
 	watch         *probe.Watch             // of the GPUs; nil on a CPU
 	plugin        *host.Plugin             // that decides; nil: the built-in does
 	pluginRelease func() error             // of its directory
+	decisions     []admin.Decision         // the newest of each kind
 	unfit         map[string]string        // GPUs that are not used again, by UUID, and why
 	rate          rate
 	resident      residents
@@ -227,6 +230,8 @@ func (u *up) work(ctx context.Context) (core.Finish, error) {
 	if err := u.pluginAndEnvironment(ctx); err != nil {
 		return core.Finish{}, err
 	}
+	u.place(ctx)
+	u.announce()
 	defer u.watchGPUs(ctx)()
 	target, err := u.targetStage(ctx)
 	if err != nil {

@@ -8,6 +8,9 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 )
 
+// cpu is the device that is no GPU.
+const cpu = "cpu"
+
 // JudgeArrange says what is wrong with an order of samples, or nothing.
 func JudgeArrange(q scheduler.ArrangeRequest, samples []runner.Sample) error {
 	if want := min(q.Count, len(q.Pool)); len(samples) != want {
@@ -40,8 +43,8 @@ func JudgeAssign(q scheduler.AssignRequest, target runner.Worker) error {
 }
 
 // JudgePlace says what is wrong with a placement, or nothing: every worker
-// once, on a device that is there and not critical, within its free memory, and
-// none beside another unless they may share.
+// once, on a device that is there and not critical, within its free memory, none
+// beside another unless they may share, and no two drafters on one GPU.
 func JudgePlace(q scheduler.PlaceRequest, placements []scheduler.Placement) error {
 	if len(placements) != len(q.Needs) {
 		return fmt.Errorf("want %d placements, got %d", len(q.Needs), len(placements))
@@ -54,6 +57,7 @@ func JudgePlace(q scheduler.PlaceRequest, placements []scheduler.Placement) erro
 		needs[n.Worker] = n
 	}
 	placed, taken := map[runner.Worker]bool{}, map[string]uint64{}
+	drafter := map[string]runner.Worker{}
 	for _, p := range placements {
 		d, there := devices[p.Device]
 		need, known := needs[p.Worker]
@@ -69,10 +73,15 @@ func JudgePlace(q scheduler.PlaceRequest, placements []scheduler.Placement) erro
 			return fmt.Errorf("%s: device %s does not work", p.Worker, d.ID)
 		case shared && !q.Colocate:
 			return fmt.Errorf("%s: device %s has a worker, and they do not share", p.Worker, d.ID)
+		case p.Worker.Role == runner.Drafter && drafter[d.ID] != (runner.Worker{}) && d.ID != cpu:
+			return fmt.Errorf("%s: GPU %s has %s, and two drafters of one GPU cannot sum their gradients", p.Worker, d.ID, drafter[d.ID])
 		case before+need.MemoryBytes > d.FreeBytes:
 			return fmt.Errorf("%s: device %s: want %d bytes, got %d of %d left", p.Worker, d.ID, need.MemoryBytes, d.FreeBytes-before, d.FreeBytes)
 		}
 		placed[p.Worker], taken[p.Device] = true, before+need.MemoryBytes
+		if p.Worker.Role == runner.Drafter {
+			drafter[d.ID] = p.Worker
+		}
 	}
 	return nil
 }

@@ -145,9 +145,9 @@ func TestDescribe(t *testing.T) {
 
 // TestJudgePlace: what a placement may not do.
 func TestJudgePlace(t *testing.T) {
-	a, b := runner.Worker{Role: runner.Target}, runner.Worker{Role: runner.Drafter}
-	q := scheduler.PlaceRequest{Devices: []scheduler.Device{{ID: "x", FreeBytes: 10}, {ID: "y", FreeBytes: 10}, {ID: "z", FreeBytes: 10, Health: "critical"}},
-		Needs: []scheduler.Need{{Worker: a, MemoryBytes: 6}, {Worker: b, MemoryBytes: 6}}}
+	a, b, c := runner.Worker{Role: runner.Target}, runner.Worker{Role: runner.Drafter}, runner.Worker{Role: runner.Drafter, Rank: 1}
+	needs := []scheduler.Need{{Worker: a, MemoryBytes: 6}, {Worker: b, MemoryBytes: 6}, {Worker: c, MemoryBytes: 2}}
+	q := scheduler.PlaceRequest{Devices: []scheduler.Device{{ID: "x", FreeBytes: 10}, {ID: "y", FreeBytes: 10}, {ID: "z", FreeBytes: 10, Health: "critical"}}}
 	for _, c := range []struct {
 		on       []scheduler.Placement
 		colocate bool
@@ -161,8 +161,10 @@ func TestJudgePlace(t *testing.T) {
 		{[]scheduler.Placement{put(a, "x"), put(b, "x")}, false, "do not share"},
 		{[]scheduler.Placement{put(a, "x"), put(b, "x")}, true, "want 6 bytes, got 4 of 10"},
 		{[]scheduler.Placement{put(a, "x"), put(runner.Worker{Role: "cook"}, "y")}, false, "not of this run"},
+		{[]scheduler.Placement{put(a, "x"), put(b, "y"), put(c, "y")}, true, "two drafters of one GPU"},
 	} {
 		q.Colocate = c.colocate
+		q.Needs = needs[:max(2, len(c.on))]
 		err := JudgePlace(q, c.on)
 		if (err != nil) != (c.says != "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v: got %v, want %q", c.on, err, c.says)

@@ -1,0 +1,133 @@
+package up
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+)
+
+// decisionOf gives who made the newest decision of a kind.
+func decisionOf(s admin.Status, what string) admin.Decision {
+	if i := slices.IndexFunc(s.Decisions, func(d admin.Decision) bool { return d.What == what }); i >= 0 {
+		return s.Decisions[i]
+	}
+	return admin.Decision{}
+}
+
+// events gives the run's events of a name.
+func eventsOf(t *testing.T, u *up, name string) (all []string) {
+	t.Helper()
+	b, err := os.ReadFile(u.dir.join("events.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		var e struct{ Event, Message string }
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Event == name {
+			all = append(all, e.Message)
+		}
+	}
+	return all
+}
+
+var threeGPUs = []string{"workers.device=cuda", "arenas.kind=memfd", "drafter.attention=sdpa", "workers.drafters=1", "workers.turns=0", "failure.release=0s"}
+
+// TestPluginPlaces: workers are where the plugin has them, as processes, in
+// status and in the manifest; a resume that places otherwise says so.
+func TestPluginPlaces(t *testing.T) {
+	b := newBench(t)
+	smi(t, 3, 1)
+	f, u := b.run("run", false, func(u *up) {
+		if _, ok := atStep(u, 2); ok {
+			u.stop(false, "signal terminated")
+		}
+	}, append(threeGPUs, plugs(t, "good", "workers.targets=1")...)...)
+	if f.Code != runner.ExitStopped {
+		t.Fatalf("finish %+v, %+v", f, u.last.Failures)
+	}
+	s := u.Status()
+	for i, device := range []string{"GPU-0002", "GPU-0000"} { // GPU 1 is used by others
+		if w := s.Workers[i]; w.Device != device {
+			t.Errorf("%s is on %s, want %s", w.Name, w.Device, device)
+		}
+	}
+	if got := certificate(t, u, "target-0").Environment["CUDA_VISIBLE_DEVICES"]; got != "GPU-0002" {
+		t.Errorf("the target sees %s", got)
+	}
+	if d := decisionOf(s, decidedPlace); d.By != "plugged" || d.Detail != "target/0 on GPU 2, drafter/0 on GPU 0" || len(s.Degraded) != 0 {
+		t.Errorf("decided %+v, degraded %+v", d, s.Degraded)
+	}
+	m, err := os.ReadFile(u.dir.join("manifest.json"))
+	if err != nil || !strings.Contains(string(m), `"target/0": "GPU-0002"`) || !strings.Contains(string(m), `"drafter/0": "GPU-0000"`) {
+		t.Errorf("manifest %s, %v", m, err)
+	}
+	f, u = b.run("run", true, nil, threeGPUs...)
+	if f.Code != runner.ExitDone {
+		t.Errorf("finish %+v", f)
+	}
+	if said := eventsOf(t, u, "placed otherwise"); len(said) != 1 || !strings.Contains(said[0], "target/0 was on GPU-0002, is on GPU-0000") {
+		t.Errorf("said %v", said)
+	}
+	if d := decisionOf(u.Status(), decidedPlace); d.By != decidedBuiltin {
+		t.Errorf("decided %+v", d)
+	}
+}
+
+// TestBadPlacement: a bad, late or missing answer leaves workers where the
+// built-in has them; that is said, and the run is whole. On a CPU the plugin is
+// asked as well.
+func TestBadPlacement(t *testing.T) {
+	for which, says := range map[string]string{
+		"lost": "unknown device \"GPU-moon\"",
+		"slow": "no answer within",
+		"ends": "",
+	} {
+		t.Run(which, func(t *testing.T) {
+			b := newBench(t)
+			f, u := b.run("run", false, nil, plugs(t, which)...)
+			b.check(f, u)
+			s := u.Status()
+			if d := decisionOf(s, decidedPlace); d.By != decidedBuiltin || !strings.Contains(d.Detail, "drafter/1 on cpu") {
+				t.Errorf("decided %+v", d)
+			}
+			if !slices.ContainsFunc(s.Degraded, func(r admin.Reason) bool {
+				return r.Name == schedulerSubject && strings.Contains(r.Detail, "does not place: ") && strings.Contains(r.Detail, says)
+			}) {
+				t.Errorf("degraded %+v, want %q", s.Degraded, says)
+			}
+		})
+	}
+}
+
+// TestPlaceRequest: what may not be used is not offered, and what is known of
+// the rest is told.
+func TestPlaceRequest(t *testing.T) {
+	smi(t, 3, 1)
+	u := onGPU(t, "arenas.kind=memfd")
+	if err := u.preflight(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	q := u.placeRequest()
+	if len(q.Devices) != 2 || !q.Colocate || len(q.Needs) != 2 || q.Needs[0].MemoryBytes != u.plan.Workers[0].MemoryBytes || q.Needs[0].MemoryBytes == 0 {
+		t.Fatalf("asked %+v", q)
+	}
+	d := q.Devices[1]
+	if d.ID != "GPU-0002" || d.Name != "NVIDIA H200" || d.MemoryBytes != 143771<<20 || d.FreeBytes != 143771<<20 || d.Health != "unknown" || len(d.Links) != 1 || d.Links[0].ID != "GPU-0000" || !d.Links[0].Peer {
+		t.Errorf("device %+v", d)
+	}
+	u.machine.Links.NoPeer = [][2]string{{"GPU-0000", "GPU-0002"}}
+	if q := u.placeRequest(); q.Devices[0].Links[0].Peer || q.Devices[1].Links[0].Peer {
+		t.Errorf("links %+v, want none of peers", q.Devices)
+	}
+	if got := moves(map[string]string{"target/0": "cpu", "drafter/0": "a"}, map[string]string{"target/0": "cpu", "drafter/0": "b", "drafter/1": "c"}); got != "drafter/0 was on a, is on b" {
+		t.Errorf("moves: %s", got)
+	}
+}
