@@ -1,0 +1,79 @@
+package simulate
+
+import (
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+)
+
+// crew is what a node's devices have to compute.
+type crew struct {
+	made    float64         // seconds of making rows, at factor 1, orders not counted
+	orders  time.Duration   // of making rows
+	trained []time.Duration // by device: micro-steps and commits
+	ends    []time.Duration // of them, those that may come after the last row is made
+	factors []float64       // of devices with targets; 0: none
+	lanes   []int           // of them: targets that may compute at once
+}
+
+// crew adds up a node. Between the last row's making and the end a device may
+// still compute its last micro-step and commit, and other micro-steps while that
+// row is handed off.
+func (s Setup) crew(node int) crew {
+	_, drafters := s.count()
+	n, micros := len(s.Turns), s.micros()*s.Steps
+	c := crew{trained: make([]time.Duration, n), ends: make([]time.Duration, n), factors: make([]float64, n), lanes: make([]int, n)}
+	order, rows := ms(s.Trace.Costs.OrderMS), micros*drafters
+	for j := range rows {
+		c.made += s.Trace.row(s.rowAt(node, j)).TargetMS / 1000
+	}
+	c.orders = order * time.Duration(rows)
+	for _, w := range s.Workers {
+		f := s.factor(node, w.Device)
+		if w.Worker.Role == runner.Target {
+			c.factors[w.Device] = f
+			c.lanes[w.Device] = min(c.lanes[w.Device]+1, s.Turns[w.Device])
+			continue
+		}
+		last := time.Duration(0)
+		for m := range micros {
+			last = ms(s.Trace.row(s.rowAt(node, m*drafters+int(w.Worker.Rank))).DrafterMS*f) + order
+			c.trained[w.Device] += last
+		}
+		update := ms(s.Trace.Costs.UpdateMS*f) + order
+		c.trained[w.Device] += update * time.Duration(s.Steps)
+		c.ends[w.Device] += last + update + ms(max(s.Trace.Costs.HandOffMS, s.Trace.Costs.HandOffLocalMS)) + order
+	}
+	return c
+}
+
+// need is how long the node takes at least, with tail after its last row.
+func (c crew) need(s Setup, tail time.Duration) time.Duration {
+	work, rate, slowest := c.made, 0.0, 0.0
+	for d, f := range c.factors {
+		if f == 0 {
+			continue
+		}
+		rate += float64(c.lanes[d]) / f
+		if c.lanes[d] == s.Turns[d] { // drafters take from the same turns
+			work += max(0, c.trained[d]-c.ends[d]).Seconds() / f
+		}
+		slowest = max(slowest, f)
+	}
+	work += c.orders.Seconds() / slowest
+	return time.Duration(work/rate*1e9) + tail
+}
+
+// most is what the node's devices compute at most: every row at the slowest
+// target's speed.
+func (c crew) most() time.Duration {
+	slowest := 0.0
+	for _, f := range c.factors {
+		slowest = max(slowest, f)
+	}
+	sum := time.Duration(c.made*slowest*1e9) + c.orders
+	for _, t := range c.trained {
+		sum += t
+	}
+	return sum
+}

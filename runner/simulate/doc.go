@@ -1,0 +1,27 @@
+// Package simulate runs the step loop without workers: a discrete-event model
+// of targets, slots, hand-offs, row buffers, turns on shared devices, the sum of
+// gradients, commits and images, on costs that a trace gives. It is pure: the
+// same setup gives the same result, to the nanosecond.
+//
+// # What is modelled
+//
+// Rules are those of the core. Rows are numbered in the order in which they are
+// trained; row i of a step belongs to rank i modulo drafters. A target makes the
+// lowest row that nobody made, needs a free slot for it and a turn of its
+// device. A drafter has two row buffers and one copy thread; a pull needs no
+// turn, and frees the slot when it ends. Of rows of a later step at most one may
+// lie ready while a step is undecided. A micro-step needs its row and a turn;
+// the last of a step starts on all ranks together, holds every turn of their
+// devices, and ends for all when the slowest is done and the gradients are
+// summed. Then come the votes, the decision, which waits for an open image, and
+// a commit on each rank, which needs a turn; the next step opens when all have
+// committed. A free turn goes to whoever was served longest ago.
+//
+// Nodes are cells: a row is made and trained on one node, and only gradients
+// cross. Deaths, evaluations and warm-up are not modelled.
+//
+// # What it is not
+//
+// A prediction. How near it comes is known for the runs that its test compares
+// it with, and for no other machine.
+package simulate

@@ -1,0 +1,156 @@
+package simulate
+
+import (
+	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/placement"
+)
+
+// settle begins pulls and gives out a node's turns, until nothing more can
+// begin. true: something began.
+func (w *world) settle(n *node) (acted bool) {
+	for w.err == nil {
+		began := w.pulls(n)
+		began = w.turn(n) || began
+		if !began {
+			return acted
+		}
+		acted = true
+	}
+	return acted
+}
+
+// reducing reports whether all ranks wait for the last micro-step, which
+// nothing new may delay.
+func (w *world) reducing() bool { return w.ranks > 1 && !w.committing && w.ready == w.ranks }
+
+// turn gives one turn to the longest unserved worker of the first device that
+// has one free.
+func (w *world) turn(n *node) bool {
+	wants := make([]int, len(n.devices)) // 1 + the longest unserved that wants a turn
+	free := w.makers(n)
+	for i := range n.workers {
+		x := &n.workers[i]
+		if !w.wants(n, x, i, free) {
+			continue
+		}
+		if first := wants[x.device]; first == 0 || x.granted < n.workers[first-1].granted {
+			wants[x.device] = i + 1
+		}
+	}
+	for i := range n.workers {
+		d := &n.devices[n.workers[i].device]
+		if wants[n.workers[i].device] != i+1 || d.taken >= d.turns || w.reducing() && d.trains > 0 {
+			continue
+		}
+		if n.workers[i].id.Role == runner.Target {
+			return w.give(n, i, free)
+		}
+		w.serve(n, &n.workers[i])
+		return true
+	}
+	return false
+}
+
+// wants reports whether a worker wants a turn.
+func (w *world) wants(n *node, x *worker, i int, free []int) bool {
+	if x.computing {
+		return false
+	}
+	if x.id.Role == runner.Drafter {
+		return w.committing && !x.sent || w.trainable(x)
+	}
+	if n.chosen >= 0 {
+		return n.chosen == i
+	}
+	for _, f := range free {
+		if f == i {
+			return true
+		}
+	}
+	return false
+}
+
+// makers gives the targets that could make the lowest row that nobody made.
+func (w *world) makers(n *node) (free []int) {
+	if n.made == w.rows {
+		return nil
+	}
+	for i := range w.targets {
+		if x := &n.workers[i]; !x.computing && x.free > 0 {
+			free = append(free, i)
+		}
+	}
+	return free
+}
+
+// give lets a target make a row, after the assigner was asked where there is a
+// choice; its choice may be another, or one that has to wait for its device.
+func (w *world) give(n *node, i int, free []int) bool {
+	if n.chosen < 0 && w.s.Assign != nil && len(free) > 1 {
+		row := w.s.rowAt(n.index, n.made)
+		at, err := w.s.Assign.Assign(runner.Row(row+1), w.s.Trace.row(row).Tokens, w.question(n, free))
+		if err == nil && (at < 0 || at >= len(free)) {
+			err = runner.Errorf(runner.Invalid, "assign row %d: want one of %d free targets, got place %d", row+1, len(free), at)
+		}
+		if w.err = err; err != nil {
+			return false
+		}
+		n.chosen = free[at]
+		return true
+	}
+	for _, f := range free {
+		n.over[f]++
+	}
+	n.over[i], n.chosen = 0, -1
+	w.produce(n, i)
+	return true
+}
+
+// question describes the free targets to the assigner.
+func (w *world) question(n *node, free []int) []placement.Candidate {
+	trains := n.workers[w.targets+n.made%w.drafters].device
+	out := make([]placement.Candidate, len(free))
+	for k, f := range free {
+		x := &n.workers[f]
+		d := n.devices[x.device]
+		out[k] = placement.Candidate{Target: x.id, Turn: d.taken < d.turns && !(w.reducing() && d.trains > 0), Shared: d.trains > 0, Near: x.device == trains,
+			Left: w.left(n, x.device), Full: x.full, PassedOver: n.over[f]}
+	}
+	return out
+}
+
+// left counts the rows of the open step that a device has yet to train.
+func (w *world) left(n *node, device int) (rows int) {
+	_, drafters := w.all(n)
+	for r := range drafters {
+		if x := &drafters[r]; x.device == device {
+			rows += max(0, (w.step+1)*w.micros-x.started)
+		}
+	}
+	return rows
+}
+
+// take and drop count a device's turns.
+func (w *world) take(n *node, x *worker) {
+	d := &n.devices[x.device]
+	if d.taken++; d.taken == 1 && d.trains > 0 {
+		w.busy++
+	}
+	n.grants++
+	x.granted, x.computing = n.grants, true
+}
+
+func (w *world) drop(n *node, x *worker) {
+	d := &n.devices[x.device]
+	if d.taken--; d.taken == 0 && d.trains > 0 {
+		w.busy--
+	}
+	x.computing = false
+}
+
+// takes is how long work takes on a device, its order included.
+func (w *world) takes(n *node, x *worker, cost float64) time.Duration {
+	return ms(cost*n.devices[x.device].factor) + ms(w.s.Trace.Costs.OrderMS)
+}
