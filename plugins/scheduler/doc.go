@@ -40,6 +40,14 @@
 // its answer needs and a plugin should keep nothing that it cannot do without.
 // An arrangement is journaled: a resumed run does not ask for it again.
 //
+// Arrange is asked ahead of need, while there are rows for a quarter of a
+// horizon left, so that no step waits for the answer. It is shown the first
+// samples of the epoch that were not given yet, in the built-in's order: as many
+// as scheduler.pool says (1024 where it says nothing; four times Count, where
+// that is more; 262,144 at most). What it does not choose stands there the next
+// time. A plugin that must see a whole epoch, as one that sorts it does, wants a
+// pool of that size: it costs about a microsecond for every four samples.
+//
 // # What the host does about answers
 //
 // Every answer is checked: a sample that is not in the pool or comes twice, one
