@@ -11,6 +11,7 @@ import (
 	"iter"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -38,6 +39,14 @@ func TestMain(m *testing.M) {
 // TestScripts runs every command line in testdata/script against the real
 // binary, each in an empty directory with a cache of its own.
 func TestScripts(t *testing.T) {
+	kept := map[string]string{} // Go's caches, for scripts that build
+	for _, name := range []string{"GOCACHE", "GOMODCACHE"} {
+		out, err := exec.Command("go", "env", name).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept[name] = strings.TrimSpace(string(out))
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
 		RequireExplicitExec: true,
@@ -47,6 +56,9 @@ func TestScripts(t *testing.T) {
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, "cache"))
 			e.Setenv("XDG_RUNTIME_DIR", filepath.Join(e.WorkDir, "r"))
 			e.Setenv("CI", "")
+			for name, value := range kept {
+				e.Setenv("KEPT_"+name, value)
+			}
 			return os.Mkdir(filepath.Join(e.WorkDir, "r"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "wait4file": waitForFile, "dead": dead, "publish": publish, "record": record, "linked": linked, "self": self, "changed": changed},

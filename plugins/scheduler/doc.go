@@ -60,6 +60,16 @@
 // until the source was trained on, goes back with the run when a checkpoint is
 // restored, and is there again after a resume.
 //
+// # Arranging
+//
+// Arrange is asked ahead of need, while there are rows for a quarter of a
+// horizon left, so that no step waits for the answer. It is shown the first
+// samples of the epoch that were not given yet, in the built-in's order: as many
+// as scheduler.pool says (1024 where it says nothing; four times Count, where
+// that is more; 262,144 at most). What it does not choose stands there the next
+// time. A plugin that must see a whole epoch, as one that sorts it does, wants a
+// pool of that size: it costs about a microsecond for every four samples.
+//
 // # What the host does about answers
 //
 // Every answer is checked: a sample that is not in the pool or comes twice, one

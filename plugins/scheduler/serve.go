@@ -17,6 +17,11 @@ const PluginName = "scheduler"
 // MaxMessage bounds one message between host and plugin, in bytes.
 const MaxMessage = 32 << 20
 
+// window is how much of a question may be under way, in bytes: a pool of some
+// hundred thousand samples comes without waiting for the plugin to say that it
+// read the last piece.
+const window = 4 << 20
+
 // ProtocolVersion is the version of how host and plugin meet; what they say
 // then has APIVersion.
 const ProtocolVersion = 1
@@ -39,7 +44,7 @@ func Serve(s Scheduler) {
 		Plugins:         plugin.PluginSet{PluginName: &served{scheduler: s}},
 		Logger:          hclog.NewNullLogger(),
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
-			return grpc.NewServer(append(options, grpc.MaxRecvMsgSize(MaxMessage))...)
+			return grpc.NewServer(append(options, grpc.MaxRecvMsgSize(MaxMessage), grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window))...)
 		},
 	})
 }

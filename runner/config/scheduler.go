@@ -17,6 +17,8 @@ type Scheduler struct {
 	Deadline Duration `yaml:"deadline" min:"1ms"`
 	// Start is how long a plugin's process may take to its handshake. Default 10s.
 	Start Duration `yaml:"start" min:"10ms"`
+	// Pool is how many samples a plugin chooses the next ones from: the first of an epoch, in the built-in's order, that were not given yet. At least four times as many as it is to give, and at most 262144. Default 1024.
+	Pool int `yaml:"pool" min:"1" max:"262144"`
 	// Strikes in a row that end a plugin; a good answer takes one back. Default 3.
 	Strikes int `yaml:"strikes" min:"1" max:"1000"`
 	// BackoffMin is how long a plugin rests after its first end; every end doubles it. Default 5s.

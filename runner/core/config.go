@@ -28,6 +28,7 @@ type Config struct {
 	NonFinite    int // so many non-finite votes running end the run
 	Spikes       Spikes
 	AskScheduler bool                    // ask which free target makes a row, where several are free
+	ArrangeAhead int                     // steps' rows below which the next samples are asked for; 0: none, they are asked for when they are needed
 	SourceOf     func(runner.Sample) int // number of a sample's source, -1: none; nil: losses by source are not kept
 	Manifest     runner.Digest
 	Excluded     []rows.Exclusion
@@ -87,6 +88,8 @@ type Planner interface {
 	Horizon(steps int) int
 	Feed(epoch uint32, samples []runner.Sample) error
 	Next() (s rows.Step, ok bool)
+	// Ready gives how many full steps Next has rows for.
+	Ready() int
 }
 
 var _ Planner = (*rows.Planner)(nil)

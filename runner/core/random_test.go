@@ -17,7 +17,7 @@ func TestI6_I11_RandomHistories(t *testing.T) {
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 6))
 		s := &setup{targets: 1 + r.IntN(2), drafters: 1 + r.IntN(3), micros: 1 + r.IntN(4), steps: 3 + r.IntN(3), slots: 1 + r.Uint32N(3), turns: r.IntN(4),
-			imageEvery: runner.Step(r.IntN(3)), checkpoint: runner.Step(r.IntN(3)), budget: 100, ask: r.IntN(2) == 0, silent: r.IntN(2) == 0, verbose: true}
+			imageEvery: runner.Step(r.IntN(3)), checkpoint: runner.Step(r.IntN(3)), budget: 100, ask: r.IntN(2) == 0, ahead: r.IntN(4), silent: r.IntN(2) == 0, verbose: true}
 		if r.IntN(3) == 0 {
 			s.evaluation = Evaluation{Every: 1, DecodeEvery: 2, AtStart: true, AtEnd: true, Heldout: 2, HeldoutChunk: 1, Prompts: 1, PromptChunk: 1, NewTokens: 4}
 		}

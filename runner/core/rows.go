@@ -40,7 +40,7 @@ func (c *Core) planning() bool {
 		return false
 	}
 	if c.planOf(c.decided+1) != nil && !c.starved() {
-		return false
+		return c.arrangeAhead()
 	}
 	if s, ok := c.planner.Next(); ok {
 		c.addPlan(s)
@@ -54,8 +54,7 @@ func (c *Core) planning() bool {
 		c.exhausted = true
 		return true
 	}
-	c.asked = true
-	c.do(Arrange{Epoch: epoch, Count: min(left, c.planner.Horizon(c.cfg.HorizonSteps)), Left: left, Losses: c.figures.losses.all()})
+	c.arrange(epoch, left)
 	return true
 }
 

@@ -52,7 +52,7 @@ func TestUndisturbedRun(t *testing.T) {
 	for _, s := range []setup{
 		{targets: 1, drafters: 1, micros: 1, steps: 3, slots: 1},
 		{targets: 1, drafters: 2, micros: 1, steps: 3, slots: 3, turns: 2, imageEvery: 1},
-		{targets: 2, drafters: 2, micros: 3, steps: 4, slots: 2, turns: 1, imageEvery: 2, checkpoint: 2, ask: true},
+		{targets: 2, drafters: 2, micros: 3, steps: 4, slots: 2, turns: 1, imageEvery: 2, checkpoint: 2, ask: true, ahead: 2},
 		{targets: 1, drafters: 3, micros: 2, steps: 3, slots: 3, evaluation: Evaluation{Every: 1, DecodeEvery: 2, AtStart: true, AtEnd: true, Heldout: 5, HeldoutChunk: 2, Prompts: 3, PromptChunk: 2, NewTokens: 4}},
 	} {
 		s.verbose = true

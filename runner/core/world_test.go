@@ -115,6 +115,7 @@ type setup struct {
 	evaluation                       Evaluation
 	budget                           int
 	ask                              bool
+	ahead                            int             // steps' rows below which samples are arranged
 	poison                           []runner.Sample // their rows' losses are not finite
 	stops                            int
 	tune                             func(*Config)
@@ -140,6 +141,7 @@ func (p *simple) Wanted() (uint32, int) {
 	return 2, 1
 }
 func (p *simple) Horizon(int) int { return p.perStep() }
+func (p *simple) Ready() int      { return (len(p.fed) - p.next) / p.perStep() }
 func (p *simple) Feed(epoch uint32, s []runner.Sample) error {
 	if epoch != 1 || len(s) == 0 || len(p.fed)+len(s) > p.perStep()*p.steps {
 		return fmt.Errorf("feed %v to epoch %d after %d", s, epoch, p.fed)
@@ -165,7 +167,7 @@ func (s *setup) config(r *Resume) Config {
 	cfg := Config{Devices: map[string]int{}, GateWidth: 1, Slots: s.slots, Epochs: 1, HorizonSteps: 1, NonFinite: 3, KeepLast: 2,
 		Planner:    &simple{ranks: s.drafters, micros: s.micros, steps: s.steps},
 		ImageEvery: s.imageEvery, Checkpoint: s.checkpoint, Evaluation: s.evaluation, AskScheduler: s.ask,
-		Restart: Restart{Budget: s.budget}, Resume: r, without: s.without, SourceOf: parity}
+		ArrangeAhead: s.ahead, Restart: Restart{Budget: s.budget}, Resume: r, without: s.without, SourceOf: parity}
 	for i := range s.targets + s.drafters {
 		w := runner.Worker{Role: runner.Target, Rank: runner.Rank(i)}
 		if i >= s.targets {

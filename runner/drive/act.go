@@ -107,7 +107,7 @@ func (l *Loop) arrange(a core.Arrange) {
 		return
 	}
 	l.goEdge(func() { // ends with the sorting
-		pool, err := l.guard.complete(l.ctx, a.Epoch, min(a.Left, PoolLimit))
+		pool, err := l.guard.complete(l.ctx, a.Epoch, poolOf(l.c.Pool, a.Count, a.Left))
 		l.inbox.post(func() {
 			if l.outcome == nil {
 				l.askArrange(a, func(ctx context.Context, _ Scheduler) (any, error) {

@@ -32,6 +32,7 @@ type Config struct {
 
 	Plannable []runner.Sample
 	Draws     uint32
+	Pool      int // samples that a PoolScheduler is shown at a time; 0: PoolLimit
 }
 
 // Loop is a run in progress. Make it with New, run it with Run.

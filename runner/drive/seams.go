@@ -80,13 +80,25 @@ type Scheduler interface {
 type PoolScheduler interface {
 	Scheduler
 	// ArrangeOf is asked in place of Arrange. The pool holds what was not arranged
-	// yet, in the built-in's order: all of it, or the first PoolLimit.
+	// yet, in the built-in's order: all of it, or the first of it (Config.Pool).
 	ArrangeOf(ctx context.Context, q core.Arrange, pool []runner.Sample) ([]runner.Sample, error)
 }
 
 // PoolLimit bounds a pool, so that a question about many millions of samples
 // stays one of some megabytes.
 const PoolLimit = 1 << 18
+
+// poolShare is how many times as many samples as are asked for a pool holds at
+// least: from less there is little to choose.
+const poolShare = 4
+
+// poolOf is how many of the samples that are left a scheduler chooses count from.
+func poolOf(pool, count, left int) int {
+	if pool == 0 {
+		pool = PoolLimit
+	}
+	return min(left, PoolLimit, max(pool, poolShare*count))
+}
 
 // Memory makes what crosses between workers and is held by the supervisor.
 // MakeArena and MakeImage may take as long as touching the memory takes.

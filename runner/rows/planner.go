@@ -166,6 +166,10 @@ func (p *Planner) Next() (s Step, ok bool) {
 	return s, true
 }
 
+// Ready gives how many full steps Next has rows for; the short last step of an
+// epoch may come on top.
+func (p *Planner) Ready() int { return len(p.queue) / p.config.RowsPerStep }
+
 // Clone gives a planner that goes its own way from here. What it shares with
 // p is never changed.
 func (p *Planner) Clone() *Planner {

@@ -25,6 +25,8 @@ type Pipeline struct {
 	Steps  int      // to train
 	Set    []string // path=value, over everything
 	Stderr *os.File // takes the run's progress
+
+	root string // of runs; empty: the bench's own
 }
 
 const (
@@ -130,7 +132,11 @@ func (o Pipeline) run(ctx context.Context, p *Python, environment []string, file
 	if errors.As(err, &exit) {
 		kind = map[int]runner.Kind{runner.ExitUsage: runner.Invalid, runner.ExitPreflight: runner.Exhausted}[exit.ExitCode()]
 	}
-	if s, failed := admin.ReadSummary(filepath.Join(p.dir, "runs", pipelineName)); failed == nil {
+	root := o.root
+	if root == "" {
+		root = filepath.Join(p.dir, "runs")
+	}
+	if s, failed := admin.ReadSummary(filepath.Join(root, pipelineName)); failed == nil {
 		reason = ": " + s.ExitReason
 	}
 	return runner.Errorf(kind, "run pipeline: up: %w%s", err, reason)

@@ -199,6 +199,8 @@ func (u *up) schedule(d *drive.Config, p planned) func(runner.Event) {
 	a := &consulted{plugin: u.plugin, index: p.index, total: len(d.Plannable) * int(d.Draws)}
 	d.Scheduler = a
 	d.Core.AskScheduler = u.plugin.Can(scheduler.Assign)
+	d.Core.ArrangeAhead = max(1, d.Core.HorizonSteps/4)
+	d.Pool = u.config.Scheduler.Pool
 	return a.observe
 }
 

@@ -16,11 +16,8 @@ func JudgeArrange(q scheduler.ArrangeRequest, samples []runner.Sample) error {
 	if want := min(q.Count, len(q.Pool)); len(samples) != want {
 		return fmt.Errorf("want %d samples, got %d", want, len(samples))
 	}
-	left := make(map[runner.Sample]int, len(q.Pool))
-	for _, c := range q.Pool {
-		left[c.Sample]++
-	}
-	given := map[runner.Sample]bool{}
+	left := standing(q.Pool, samples)
+	given := make(map[runner.Sample]bool, len(samples))
 	for i, s := range samples {
 		if left[s] == 0 && given[s] {
 			return fmt.Errorf("place %d: sample %d stands there again", i, s)
@@ -32,6 +29,23 @@ func JudgeArrange(q scheduler.ArrangeRequest, samples []runner.Sample) error {
 		given[s] = true
 	}
 	return nil
+}
+
+// standing counts how often each sample of an answer stands in the pool. A pool
+// is many times as long as an answer: the low bits of a sample, marked where
+// one was given, pass over nearly all that was not without asking the map.
+func standing(pool []scheduler.Candidate, samples []runner.Sample) map[runner.Sample]int {
+	left := make(map[runner.Sample]int, len(samples))
+	var marks [1 << 10]uint64
+	for _, s := range samples {
+		marks[s>>6%(1<<10)] |= 1 << (s % 64)
+	}
+	for i := range pool {
+		if s := pool[i].Sample; marks[s>>6%(1<<10)]>>(s%64)&1 == 1 {
+			left[s]++
+		}
+	}
+	return left
 }
 
 // JudgeAssign says what is wrong with a choice of a target, or nothing.
