@@ -28,7 +28,7 @@ func TestPython(t *testing.T) {
 		which += " and not slow"
 	}
 	t.Run("pytest", func(t *testing.T) {
-		out := python3(t, env.Python, "-m", "pytest", "-q", "-m", which)
+		out := python3(t, env.Python, "-m", "pytest", "-q", "--durations=15", "-m", which)
 		if !regexp.MustCompile(`(?m)^=* ?[1-9][0-9]* passed`).MatchString(out) {
 			t.Errorf("no test passed:\n%s", out)
 		}
