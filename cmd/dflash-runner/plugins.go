@@ -249,7 +249,7 @@ func (c *cli) withPlugin(cmd *cobra.Command, from source, named []string, extra 
 		return err
 	}
 	o := host.Defaults()
-	o.Directory, o.Environ = dir, os.Environ()
+	o.Directory, o.Environ, o.Start, o.Call = dir, os.Environ(), loaded.Scheduler.Start.D(), loaded.Scheduler.Deadline.D()
 	giveBack, err := c.borrow(cmd.Context(), loaded, e, &o)
 	if err == nil {
 		err = errors.Join(f(e, o), giveBack())

@@ -2,11 +2,13 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/pyenv/pyenvtest"
 )
@@ -49,9 +51,25 @@ func own(target string, more ...string) []string {
 		"data.regenerate.samples=0", "training.steps=4", "evaluate.prompt_tokens=8"}, more...)...)
 }
 
+// steered gives the settings of a run that the Python example orders.
+func steered(t *testing.T) []string {
+	t.Helper()
+	script, err := filepath.Abs("../../plugins/examples/steer-by-loss/steer_by_loss.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := host.Sum(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{"scheduler.use=steer-by-loss", "scheduler.required=true", "scheduler.deadline=1m",
+		fmt.Sprintf("scheduler.plugins=[{name: steer-by-loss, path: %q, sha256: %s}]", script, sum)}
+}
+
 // TestOwnFiles: a user's own target, files and Python, in a directory whose path
 // is too long for a socket. Workers greet on stdout before the handshake, and
-// two samples cannot be trained on.
+// two samples cannot be trained on. A scheduling plugin in Python, which runs
+// with the Python that the user named, gives the order.
 func TestOwnFiles(t *testing.T) {
 	if testing.Short() {
 		return
@@ -70,7 +88,7 @@ func TestOwnFiles(t *testing.T) {
 	if err := os.WriteFile(noisy, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	r := h.start(up("own", own(reference.target, "python.interpreter="+noisy)...)...)
+	r := h.start(up("own", own(reference.target, append(steered(t), "python.interpreter="+noisy)...)...)...)
 	h.until(r, "own", "the socket answers", func(s admin.Snapshot) bool { return s.Client != nil })
 	h.must(0, "status", "own", "--json")
 	r.wait().want(t, 0, "up")
@@ -78,6 +96,11 @@ func TestOwnFiles(t *testing.T) {
 	s := summaryOf(t, h, "own")
 	if s.Steps != 4 || s.Exit != 0 || len(s.Failures) != 0 || s.Skipped != 2 {
 		t.Errorf("want 4 steps, nobody dead and 2 samples counted as skipped, got %+v", s)
+	}
+	var last struct{ Plugin *admin.PluginStatus }
+	h.must(0, "status", "own", "--json").json(t, &last)
+	if p := last.Plugin; p == nil || p.Name != "steer-by-loss" || p.Calls == 0 || p.Refused != 0 || p.Ends != 0 {
+		t.Errorf("plugin: want it asked and heard, got %+v", p)
 	}
 	var report struct{ Excluded uint64 }
 	h.must(0, "journal", "verify", "own", "--json").json(t, &report)

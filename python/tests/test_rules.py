@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ LAYERS = (
     ("orders", "replies"),
     ("slots", "cuda_memory", "cuda_driver", "device_checksum"),
     ("parts",),
-    ("frames", "config", "errors", "log", "checksum"),
+    ("frames", "config", "errors", "log", "checksum", "scheduler"),
 )
 GENERATED = ("job.v1", "scheduler.v1", "worker.v1")
 
@@ -94,10 +95,29 @@ def test_a_layer_imports_to_its_right_only(name, path):
         ("lane", "arena", True),
         ("errors", "log", True),
         ("export", "job.whole", True),  # a job is no part of the drafter
+        ("scheduler.serving", "scheduler.errors", False),
+        ("scheduler.errors", "errors", True),  # the SDK stands alone
     ],
 )
 def test_the_rule_itself(importer, imported, refused):
     assert forbidden(importer, imported) is refused
+
+
+SDK_NEEDS = {"dflash_runner", "google", "grpc", "msgspec"}
+
+
+def test_the_scheduler_sdk_needs_no_other_package():
+    for name, path in modules():
+        if name.startswith("scheduler."):
+            needs = {n.split(".")[0] for n in all_imports(ast.parse(path.read_text()))}
+            assert needs - sys.stdlib_module_names <= SDK_NEEDS, name
+
+
+def all_imports(tree: ast.Module) -> set[str]:
+    """Every module that is imported, wherever it stands."""
+    nodes = list(ast.walk(tree))
+    named = {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
+    return named | {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
 
 
 def test_torch_compile_stands_in_one_module():

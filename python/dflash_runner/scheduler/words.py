@@ -40,7 +40,7 @@ _TYPES = {
     Type.BOOL: pb.TYPE_BOOL,
     Type.TEXTS: pb.TYPE_TEXTS,
 }
-_DECISIONS = {
+DECISIONS = {
     Decision.RESTART: pb.DECISION_RESTART,
     Decision.REPLACE: pb.DECISION_REPLACE,
     Decision.STOP: pb.DECISION_STOP,
@@ -172,7 +172,7 @@ def failure_reply(verdict: Any) -> Any:
         if not isinstance(text, str):
             raise _wrong(f"on_failure: {name}", "a text", text)
     return pb.OnFailureReply(
-        decision=_DECISIONS[verdict.decision], device=verdict.device, reason=verdict.reason
+        decision=DECISIONS[verdict.decision], device=verdict.device, reason=verdict.reason
     )
 
 

@@ -1,0 +1,2 @@
+// Package steerbyloss holds a scheduling plugin in Python, and its test.
+package steerbyloss

@@ -1,0 +1,150 @@
+"""What the host finds wrong with an answer, in its words: None where nothing is.
+
+Source: plugins/scheduler/host/answers.go and schema.go, which decide; their tests hold the same cases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dflash_runner.scheduler.errors import Error, Kind
+from dflash_runner.scheduler.requests import (
+    ArrangeRequest,
+    AssignRequest,
+    Decision,
+    FailureRequest,
+    PlaceRequest,
+    Verdict,
+    Worker,
+)
+from dflash_runner.scheduler.schema import Field, Type
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_MAX_FIELDS = 256
+
+
+def arrange(request: ArrangeRequest, samples: Sequence[int]) -> str | None:
+    """As many as were asked for, each at most as often as it stands in the pool."""
+    want = min(request.count, len(request.pool))
+    if len(samples) != want:
+        return f"want {want} samples, got {len(samples)}"
+    left = Counter(request.pool.sample_P)
+    given = set()
+    for place, sample in enumerate(samples):
+        if left[sample] <= 0:
+            return f"place {place}: sample {sample} " + (
+                "stands there again" if sample in given else "is not in the pool"
+            )
+        left[sample] -= 1
+        given.add(sample)
+    return None
+
+
+def assign(request: AssignRequest, target: Worker) -> str | None:
+    """One of the free."""
+    if target not in request.free:
+        return f"row {request.row}: want one of {_names(request.free)}, got {_name(target)}"
+    return None
+
+
+def place(request: PlaceRequest, placements: Mapping[Worker, str]) -> str | None:
+    """Every worker on a device that is there and works, within its memory, and alone unless they share."""
+    devices = {d.id: d for d in request.devices}
+    needs = {n.worker: n for n in request.needs}
+    if len(placements) != len(needs):
+        return f"want {len(needs)} placements, got {len(placements)}"
+    taken: dict[str, int] = {}
+    for worker, at in placements.items():
+        device = devices.get(at)
+        if worker not in needs:
+            return f"worker {_name(worker)} is not of this run"
+        if device is None:
+            return f"{_name(worker)}: unknown device {at!r}"
+        if device.health == "critical":
+            return f"{_name(worker)}: device {at} does not work"
+        if at in taken and not request.colocate:
+            return f"{_name(worker)}: device {at} has a worker, and they do not share"
+        left, want = device.free_bytes - taken.get(at, 0), needs[worker].memory_bytes
+        if want > left:
+            return f"{_name(worker)}: device {at}: want {want} bytes, got {left} of {device.free_bytes} left"
+        taken[at] = taken.get(at, 0) + want
+    return None
+
+
+def on_failure(request: FailureRequest, verdict: Verdict) -> str | None:
+    """A replacement goes to another device, which works."""
+    if verdict.decision is not Decision.REPLACE:
+        return None
+    good = {d.id for d in request.devices if d.health != "critical"} - {request.device}
+    if verdict.device not in good:
+        worker = _name(request.worker)
+        return f"replace {worker}: want another device that works, got {verdict.device!r}"
+    return None
+
+
+def schema(fields: Sequence[Field]) -> str | None:
+    """A schema that makes sense."""
+    if len(fields) > _MAX_FIELDS:
+        return f"want at most {_MAX_FIELDS} keys, got {len(fields)}"
+    seen = set()
+    for field in fields:
+        if not _KEY.fullmatch(field.key):
+            return f"key: want a-z, 0-9 and '_', got {field.key!r}"
+        if field.key in seen:
+            return f"key {field.key}: it stands there twice"
+        if not field.required and (wrong := value(field, field.value)):
+            return f"default of {wrong}"
+        seen.add(field.key)
+    return None
+
+
+def value(field: Field, given: Any) -> str | None:
+    """A key's value: of its type, and within its bounds or set."""
+    if not field.type.holds(given):
+        return f"{field.key}: want {field.type.value}, got {given!r:.80}"
+    if field.one_of and field.type is Type.TEXT and given not in field.one_of:
+        return f"{field.key}: want {' or '.join(field.one_of)}, got {given!r:.80}"
+    if field.type in (Type.INT, Type.NUMBER):
+        if field.min is not None and given < field.min:
+            return f"{field.key}: want at least {field.min:g}, got {given:g}"
+        if field.max is not None and given > field.max:
+            return f"{field.key}: want at most {field.max:g}, got {given:g}"
+    return None
+
+
+def filled(fields: Sequence[Field], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with every key of the schema, as the host hands it over.
+
+    Args:
+        fields: the schema.
+        values: what a person wrote.
+
+    Raises:
+        Error: INVALID, a key is unknown or lacks, or a value is refused.
+    """
+    known = {field.key for field in fields}
+    for key in sorted(set(values) - known):
+        raise Error(
+            Kind.INVALID, f"{key}: unknown key", hint=f"the plugin's keys: {', '.join(sorted(known))}"
+        )
+    whole = {}
+    for field in fields:
+        if field.required and field.key not in values:
+            raise Error(Kind.INVALID, f"{field.key}: want {field.type.value}, got nothing", hint=field.doc)
+        given = values.get(field.key, field.value if not field.required else None)
+        if wrong := value(field, given):
+            raise Error(Kind.INVALID, wrong, hint=field.doc)
+        whole[field.key] = float(given) if field.type is Type.NUMBER else given
+    return whole
+
+
+def _name(worker: Worker) -> str:
+    return f"{worker.role}/{worker.rank}"
+
+
+def _names(workers: Sequence[Worker]) -> str:
+    return "[" + " ".join(_name(worker) for worker in workers) + "]"

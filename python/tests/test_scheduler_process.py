@@ -1,0 +1,238 @@
+"""A plugin's process under a scripted host: handshake, mutual TLS, go-plugin's services, and every end."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from dflash_runner.scheduler import calls, certificate, serving
+from dflash_runner.scheduler.v1 import scheduler_pb2 as pb
+
+DEADLINE_S = 60.0
+PYTHON = Path(__file__).resolve().parents[1]
+PLUGIN = """
+import sys, threading
+from dflash_runner import scheduler
+
+print("imported", end=" ")  # stays in the buffer until the handshake is over
+
+class Mine(scheduler.Scheduler):
+    name, version = "mine", "1.0.0"
+
+    def arrange(self, request):
+        print("asked for", request.count)
+        if request.count == 7:
+            threading.Event().wait()
+        if request.count == 9:
+            sys.exit(9)
+        if request.count == 8:
+            raise scheduler.Error(scheduler.Kind.EXHAUSTED, "no samples: \\u00fc", hint="w\\u00e4it")
+        return scheduler.first(request)
+
+scheduler.serve(Mine())
+print("left in order")
+"""
+
+
+class Host:
+    """One plugin, as the supervisor has it."""
+
+    def __init__(self, directory: Path, code: str, parent: list[str]) -> None:
+        self.own = certificate.new_pair()
+        environment = {
+            "PYTHONPATH": str(PYTHON),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            serving.COOKIE_NAME: serving.COOKIE_VALUE,
+            "PLUGIN_UNIX_SOCKET_DIR": str(directory),
+            "PLUGIN_CLIENT_CERT": self.own.certificate_pem.decode(),
+        }
+        self.process = subprocess.Popen(
+            [*parent, sys.executable, "-c", code],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.line = self.process.stdout.readline().rstrip("\n")
+
+    def channel(self, pair: certificate.Pair) -> grpc.Channel:
+        """A connection with a pair of the client's."""
+        parts = self.line.split("|")
+        der = base64.b64decode(parts[5] + "=" * (-len(parts[5]) % 4))
+        credentials = grpc.ssl_channel_credentials(
+            ssl.DER_cert_to_PEM_cert(der).encode(), pair.key_pem, pair.certificate_pem
+        )
+        options = [("grpc.ssl_target_name_override", "localhost")]
+        return grpc.secure_channel(f"unix:{parts[3]}", credentials, options)
+
+    def ended(self) -> tuple[int, str]:
+        """The exit code and what was printed, once it ended by itself."""
+        _, errors = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, errors
+
+
+@contextlib.contextmanager
+def hosted(directory: Path, code: str = PLUGIN, parent: list[str] | None = None) -> Iterator[Host]:
+    """A plugin that shook hands."""
+    host = Host(directory, code, parent or [])
+    try:
+        yield host
+    finally:
+        host.process.kill()
+        host.process.communicate(timeout=DEADLINE_S)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    with hosted(tmp_path) as host:
+        yield host
+
+
+def arrange(channel: grpc.Channel, count: int) -> Any:
+    call = channel.unary_unary(
+        f"/{calls.SERVICE}/Arrange", pb.ArrangeRequest.SerializeToString, pb.ArrangeReply.FromString
+    )
+    pool = pb.Pool(sample=[4, 5], tokens=[1, 1], supervised=[1, 1], anchors=[1, 1], source=[0, 0])
+    message = pb.ArrangeRequest(
+        epoch=1, count=count, left=2, total=2, pool=pool, sources=[pb.Source(name="a")]
+    )
+    return call.future(message, timeout=DEADLINE_S)
+
+
+def raw(channel: grpc.Channel, method: str, request: bytes = b"") -> bytes:
+    return channel.unary_unary(method)(request, timeout=DEADLINE_S)
+
+
+def shut_down(channel: grpc.Channel) -> None:
+    assert raw(channel, "/plugin.GRPCController/Shutdown") == b""
+
+
+def test_a_plugin_lives_and_ends_in_order(host: Host, tmp_path: Path) -> None:
+    parts = host.line.split("|")
+    assert parts[:3] == ["1", "1", "unix"]
+    assert Path(parts[3]).parent == tmp_path
+    assert parts[4] == "grpc"
+    with host.channel(host.own) as channel:
+        stdio = channel.unary_stream("/plugin.GRPCStdio/StreamStdio")(b"", timeout=DEADLINE_S)
+        assert raw(channel, "/grpc.health.v1.Health/Check", b"\x0a\x06plugin") == b"\x08\x01"
+        with pytest.raises(grpc.RpcError) as refused:
+            raw(channel, "/grpc.health.v1.Health/Check", b"\x0a\x05other")
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        assert list(arrange(channel, 1).result().samples) == [4]
+        shut_down(channel)
+        code, errors = host.ended()
+        assert (code, errors) == (0, "imported asked for 1\nleft in order\n")
+
+        stdio.cancel()
+
+
+def test_an_error_has_its_kind_and_hint(host: Host) -> None:
+    with host.channel(host.own) as channel:
+        asked = arrange(channel, 8)
+        assert asked.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert asked.details() == "no samples: ü"
+        trailers = dict(asked.trailing_metadata())
+        assert trailers[calls.KIND_TRAILER] == "exhausted"
+        assert trailers[calls.HINT_TRAILER].decode() == "wäit"
+        shut_down(channel)
+        code, errors = host.ended()
+        assert code == 0
+        assert "Traceback" not in errors  # what a plugin says on purpose is no accident
+
+
+def test_a_stranger_is_refused(host: Host) -> None:
+    with host.channel(certificate.new_pair()) as channel:
+        assert arrange(channel, 1).code() is grpc.StatusCode.UNAVAILABLE
+    with host.channel(host.own) as channel:
+        assert list(arrange(channel, 1).result().samples) == [4]
+
+
+def test_a_question_without_end_does_not_keep_the_process(host: Host) -> None:
+    with host.channel(host.own) as channel:
+        asked = arrange(channel, 7)
+        said = host.process.stderr.readline()
+        assert said == "imported asked for 7\n"
+        shut_down(channel)
+        assert host.ended()[0] == 0
+        assert asked.code() is not grpc.StatusCode.OK
+
+
+def test_sys_exit_ends_the_process(host: Host) -> None:
+    with host.channel(host.own) as channel:
+        assert arrange(channel, 9).code() is not grpc.StatusCode.OK
+        assert host.ended()[0] == 9
+
+
+def test_sigterm_ends_it_in_order(host: Host) -> None:
+    host.process.send_signal(signal.SIGINT)  # Ctrl-C is the host's
+    with host.channel(host.own) as channel:
+        assert list(arrange(channel, 1).result().samples) == [4]
+    host.process.send_signal(signal.SIGTERM)
+    code, errors = host.ended()
+    assert code == 0
+    assert errors.endswith("left in order\n")
+
+
+PARENT = """
+import subprocess, sys, threading
+child = subprocess.Popen(sys.argv[1:])
+print(child.pid, file=sys.stderr, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_it_ends_with_its_host(tmp_path: Path) -> None:
+    """Even where nobody kills its group: the host's end is enough."""
+    with hosted(tmp_path, parent=[sys.executable, "-c", PARENT]) as host:
+        assert host.line.startswith("1|1|unix|")
+        pid = int(host.process.stderr.readline())
+        fd = os.pidfd_open(pid)
+        host.process.kill()
+        ended = threading.Thread(target=wait_for, args=(fd,))
+        ended.start()
+        ended.join(DEADLINE_S)
+        assert not ended.is_alive()
+        os.close(fd)
+
+
+def wait_for(fd: int) -> None:
+    """Until the process of `fd` ended."""
+    import select
+
+    select.select([fd], [], [])
+
+
+@pytest.mark.parametrize(
+    ("missing", "says"),
+    [
+        (serving.COOKIE_NAME, "dflash-runner plugins test"),
+        ("PLUGIN_UNIX_SOCKET_DIR", "PLUGIN_UNIX_SOCKET_DIR: want it of the host"),
+        ("PLUGIN_CLIENT_CERT", "PLUGIN_CLIENT_CERT: want it of the host"),  # never without TLS
+    ],
+)
+def test_says_what_it_is_to_a_person(missing: str, says: str, tmp_path: Path) -> None:
+    environment = {
+        "PYTHONPATH": str(PYTHON),
+        serving.COOKIE_NAME: serving.COOKIE_VALUE,
+        "PLUGIN_UNIX_SOCKET_DIR": str(tmp_path),
+        "PLUGIN_CLIENT_CERT": "x",
+    }
+    del environment[missing]
+    ended = subprocess.run(
+        [sys.executable, "-c", PLUGIN], env=environment, capture_output=True, timeout=DEADLINE_S, check=False
+    )
+    assert ended.returncode == 1
+    assert says in ended.stderr.decode()
+    assert b"|" not in ended.stdout
