@@ -3,6 +3,7 @@ package core
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 )
@@ -20,9 +21,12 @@ func TestI6_I11_RandomHistories(t *testing.T) {
 		if r.IntN(3) == 0 {
 			s.evaluation = Evaluation{Every: 1, DecodeEvery: 2, AtStart: true, AtEnd: true, Heldout: 2, HeldoutChunk: 1, Prompts: 1, PromptChunk: 1, NewTokens: 4}
 		}
+		if r.IntN(2) == 0 {
+			s.spares, s.verdicts, s.backoff, s.patient = r.IntN(3), r.IntN(8), time.Duration(r.IntN(2))*time.Second, r.IntN(4) > 0
+		}
 		w := newWorld(s, r.IntN(8), r.IntN(4))
 		w.drive(t, r, 6000)
-		if w.finished.Code != runner.ExitDone || w.bad != "" {
+		if w.finished.Code != runner.ExitDone && !w.stopped || w.bad != "" {
 			t.Fatalf("seed %d: finished with %+v, %s\n%s", seed, w.finished, w.bad, w.history())
 		}
 	}

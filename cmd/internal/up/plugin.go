@@ -143,9 +143,14 @@ type consulted struct {
 	index  *rows.Index
 	total  int // draws of an epoch
 	number atomic.Uint64
+	// devices tells of some GPUs as they are now.
+	devices func(uuids []string) []scheduler.Device
 }
 
-var _ drive.PoolScheduler = (*consulted)(nil)
+var (
+	_ drive.PoolScheduler    = (*consulted)(nil)
+	_ drive.FailureScheduler = (*consulted)(nil)
+)
 
 // Name gives the plugin's.
 func (a *consulted) Name() string { return a.plugin.State().Name }
@@ -185,6 +190,14 @@ func (a *consulted) Assign(ctx context.Context, row runner.RowPlan, free []runne
 	}
 	w, err := a.plugin.Assign(ctx, q)
 	return w, declined(err)
+}
+
+// OnFailure asks the plugin about a death.
+func (a *consulted) OnFailure(ctx context.Context, asked core.Judge) (core.Verdict, error) {
+	q := scheduler.FailureRequest{Worker: asked.Life.Worker, Device: asked.Device, Cause: asked.Cause, Message: asked.Message,
+		Deaths: uint32(asked.Deaths), Budget: uint32(asked.Budget), Devices: a.devices(asked.Spares)}
+	v, err := a.plugin.OnFailure(ctx, q)
+	return core.Verdict{Life: asked.Life, Decision: string(v.Decision), Device: v.Device, Reason: v.Reason}, declined(err)
 }
 
 // declined leaves to the built-in what the plugin did not answer: it was

@@ -57,6 +57,24 @@ func (p plugged) Place(ctx context.Context, q scheduler.PlaceRequest) ([]schedul
 	return out, p.mood(ctx, func() { out = out[1:] }, func() { out[1] = out[0] })
 }
 
+// OnFailure moves a worker to the first device that is offered, or ends the run.
+func (p plugged) OnFailure(ctx context.Context, q scheduler.FailureRequest) (scheduler.Verdict, error) {
+	switch p.which {
+	case "mover":
+		v := scheduler.Verdict{Decision: scheduler.Replace, Device: "GPU-none", Reason: string(q.Cause)}
+		if len(q.Devices) > 0 {
+			v.Device = q.Devices[0].ID
+		}
+		return v, nil
+	case "stopper":
+		return scheduler.Verdict{Decision: scheduler.Stop, Reason: fmt.Sprintf("%s died %d of %d times", q.Worker, q.Deaths, q.Budget)}, nil
+	case "dreamer":
+		<-ctx.Done()
+	}
+	v := scheduler.Verdict{Decision: scheduler.Restart}
+	return v, p.mood(ctx, func() { v.Decision = "bury" }, func() { v.Reason = "two\nlines" })
+}
+
 func (p plugged) Assign(ctx context.Context, q scheduler.AssignRequest) (runner.Worker, error) {
 	w := q.Free[len(q.Free)-1]
 	return w, p.mood(ctx, func() { w.Rank = 9 }, func() { w.Role = runner.Drafter })

@@ -102,7 +102,7 @@ func (u *up) refresh(ctx context.Context) {
 	} else {
 		s.Degraded = slices.Clone(u.warnings)
 	}
-	s.Decisions = slices.Clone(u.decisions)
+	s.Decisions = u.decisionsOf(v)
 	u.pluginStatus(s)
 }
 

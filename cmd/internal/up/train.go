@@ -196,9 +196,12 @@ func (u *up) schedule(d *drive.Config, p planned) func(runner.Event) {
 	if u.plugin == nil {
 		return func(runner.Event) {}
 	}
-	a := &consulted{plugin: u.plugin, index: p.index, total: len(d.Plannable) * int(d.Draws)}
+	a := &consulted{plugin: u.plugin, index: p.index, total: len(d.Plannable) * int(d.Draws), devices: u.devicesNow}
 	d.Scheduler = a
 	d.Core.AskScheduler = u.plugin.Can(scheduler.Assign)
+	if d.Core.AskVerdicts = u.plugin.Can(scheduler.OnFailure); d.Core.AskVerdicts {
+		d.Core.Spares, d.Core.Devices = u.spares()
+	}
 	return a.observe
 }
 

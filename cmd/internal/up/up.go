@@ -99,6 +99,7 @@ type up struct {
 	plugin        *host.Plugin             // that decides; nil: the built-in does
 	pluginRelease func() error             // of its directory
 	decisions     []admin.Decision         // the newest of each kind
+	at            map[runner.Worker]string // where newest lives run
 	unfit         map[string]string        // GPUs that are not used again, by UUID, and why
 	rate          rate
 	resident      residents
