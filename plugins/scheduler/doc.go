@@ -69,6 +69,14 @@
 // The policy alone decides where restarts are spent, forbidden or of no use, and
 // while the plugin is quarantined.
 //
+// # Events
+//
+// An [Observer] is told of every event of the run from its start on, those that
+// events.jsonl has, in order and each once. Numbers count the run's events from 1;
+// a gap in them is what was lost: some hundreds wait for a plugin that does not keep
+// up, and more are dropped, as are those of the time in which it is quarantined. At
+// the end what waits is still told, within two seconds. Observing costs no strikes.
+//
 // # Losses
 //
 // [Source].Loss is an exponential mean over the last 32 steps or so that trained

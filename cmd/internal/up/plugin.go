@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
@@ -74,6 +74,7 @@ func (u *up) startPlugin(ctx context.Context) error {
 	u.mu.Lock()
 	u.plugin, u.pluginRelease = p, release
 	u.mu.Unlock()
+	u.teller.Store(&teller{give: p.Observe})
 	return nil
 }
 
@@ -142,7 +143,6 @@ type consulted struct {
 	plugin *host.Plugin
 	index  *rows.Index
 	total  int // draws of an epoch
-	number atomic.Uint64
 	// devices tells of some GPUs as they are now.
 	devices func(uuids []string) []scheduler.Device
 }
@@ -209,7 +209,21 @@ func declined(err error) error {
 	return fmt.Errorf("%w: %w", drive.ErrDeclined, err)
 }
 
-// observe tells the plugin of an event. From any goroutine.
-func (a *consulted) observe(e runner.Event) {
-	a.plugin.Observe(scheduler.Event{Number: a.number.Add(1), At: e.At, Level: e.Level, Name: e.Name, Message: e.Message, Worker: e.Worker, Step: e.Step, Row: e.Row})
+// teller tells a plugin of the run's events, numbered in the order in which they
+// came: what the plugin does not take in time leaves a gap.
+type teller struct {
+	mu     sync.Mutex // held while an event is given: two are never reordered
+	number uint64
+	give   func(scheduler.Event) // never waits
+}
+
+// observe takes an event. From any goroutine.
+func (t *teller) observe(e runner.Event) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.number++
+	t.give(scheduler.Event{Number: t.number, At: e.At, Level: e.Level, Name: e.Name, Message: e.Message, Worker: e.Worker, Step: e.Step, Row: e.Row})
 }
