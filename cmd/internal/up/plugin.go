@@ -133,8 +133,11 @@ func (u *up) pluginStatus(s *admin.Status) {
 		s.Plugin.Until = &is.Until
 	}
 	if is.Refused > 0 || is.Ends > 0 {
-		s.Degraded = append(s.Degraded, admin.Reason{Name: schedulerSubject, Detail: fmt.Sprintf("plugin %s is %s: %d of %d answers refused, ended %d times, last: %s",
-			is.Name, is.State, is.Refused, is.Calls, is.Ends, is.Last)})
+		detail := fmt.Sprintf("plugin %s is %s: %d of %d answers refused, strike %d, ended %d times, last: %s", is.Name, is.State, is.Refused, is.Calls, is.Strikes, is.Ends, is.Last)
+		if by := s.DecidedBy(); by != "" {
+			detail += "; " + by
+		}
+		s.Degraded = append(s.Degraded, admin.Reason{Name: schedulerSubject, Detail: detail})
 	}
 }
 

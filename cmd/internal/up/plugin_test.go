@@ -149,6 +149,14 @@ func TestPluginDecides(t *testing.T) {
 	if len(s.Losses) != 1 || s.Losses[0].Source != "test" || s.Losses[0].Loss == nil || *s.Losses[0].Loss <= 0 {
 		t.Errorf("losses %+v, want one of the only source", s.Losses)
 	}
+	for _, what := range []string{decidedPlace, decidedArrange} {
+		if d := decisionOf(s, what); d.By != "plugged" || d.Detail == "" || d.At == nil {
+			t.Errorf("%s is decided by %+v", what, d)
+		}
+	}
+	if d := decisionOf(s, decidedVerdict); d.What != "" {
+		t.Errorf("nobody died, and there is the verdict %+v", d)
+	}
 	if s.Plugin == nil || s.Plugin.Name != "plugged" || s.Plugin.Calls == 0 || s.Plugin.Refused != 0 || len(s.Degraded) != 0 || s.Scheduler != "plugged" {
 		t.Errorf("status %+v, degraded %v", s.Plugin, s.Degraded)
 	}
