@@ -50,6 +50,33 @@
 // Two drafters on one GPU are refused, for they cannot sum their gradients there.
 // A resumed run asks anew, and says where workers start on other devices.
 //
+// # Deaths
+//
+// OnFailure is asked about a death that the restart policy bears. The policy does
+// not wait for the answer: its backoff runs meanwhile, and when it is over before
+// a verdict came the worker is started again where it was.
+//
+//   - Restart leaves all to the policy.
+//   - Replace starts the next life, after the backoff, on one of q.Devices: GPUs
+//     without a worker that have room, work, and reach what they must. There is none
+//     on a CPU, and none for a target whose rows lie on its own GPU. Too late, it
+//     changes nothing.
+//   - Stop ends the run after a checkpoint of the newest state that is there, with
+//     exit code 1 as workers.on_failure: stop does; the verdict's reason, one line of
+//     at most 500 bytes, stands in exit_reason. It holds also when the worker was
+//     started again meanwhile.
+//
+// The policy alone decides where restarts are spent, forbidden or of no use, and
+// while the plugin is quarantined.
+//
+// # Events
+//
+// An [Observer] is told of every event of the run from its start on, those that
+// events.jsonl has, in order and each once. Numbers count the run's events from 1;
+// a gap in them is what was lost: some hundreds wait for a plugin that does not keep
+// up, and more are dropped, as are those of the time in which it is quarantined. At
+// the end what waits is still told, within two seconds. Observing costs no strikes.
+//
 // # Losses
 //
 // [Source].Loss is an exponential mean over the last 32 steps or so that trained

@@ -50,7 +50,7 @@ type FailureJudge interface {
 // Observer is told what happens.
 type Observer interface {
 	// Observe is called from one goroutine, in order. Events may be missing: a gap
-	// in their numbers says so. While it does not return, more are lost.
+	// in their numbers says so. While it does not return, events wait, then more are lost.
 	Observe(e Event)
 }
 

@@ -59,7 +59,7 @@ func Judge(s Status, now time.Time) Health {
 			h.Checks = append(h.Checks, devicesCheck(s.Devices))
 		}
 		if p := s.Plugin; p != nil && p.Refused == 0 && p.Ends == 0 { // else Degraded says so
-			h.Checks = append(h.Checks, Check{"scheduler", Healthy, fmt.Sprintf("plugin %s %s is %s, %d answers", p.Name, p.Version, p.State, p.Calls)})
+			h.Checks = append(h.Checks, Check{"scheduler", Healthy, p.well(s)})
 		}
 		for _, r := range s.Degraded {
 			h.Checks = append(h.Checks, Check{r.Name, Degraded, r.Detail})

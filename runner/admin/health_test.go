@@ -29,6 +29,10 @@ func TestJudge(t *testing.T) {
 		{"all well", func(*Status) {}, Healthy, 0, "2 of 2 ready"},
 		{"first start", func(s *Status) { s.State, s.Workers[0].State = Starting, "warming" }, Healthy, 0, "1 of 2 ready"},
 		{"a second start", func(s *Status) { s.Workers[1].State, s.Workers[1].Generation = "warming", 2 }, Degraded, 1, "drafter/0 is being started again"},
+		{"a plugin that does well", func(s *Status) {
+			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Calls: 7}
+			s.Decisions = []Decision{{What: "place", By: "mine"}, {What: "on_failure", By: "built-in"}}
+		}, Healthy, 0, "plugin mine 1.0 is running, 7 answers; place by mine, on_failure by built-in"},
 		{"a death", func(s *Status) { s.Workers[1].State = "backoff" }, Degraded, 1, "drafter/0 died and starts again"},
 		{"a failed worker outweighs a death", func(s *Status) { s.Workers[0].State, s.Workers[1].State = "lost", "failed" }, Critical, 2, "drafter/0 failed"},
 		{"a later start that is done", func(s *Status) { s.Workers[1].Generation = 3 }, Healthy, 0, ""},

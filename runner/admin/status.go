@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -212,6 +214,24 @@ type PluginStatus struct {
 	Ends         int        `json:"ends"`  // how often it was ended or died
 	Last         string     `json:"last"`  // why, the last time
 	Until        *time.Time `json:"until"` // of its quarantine
+}
+
+// DecidedBy says in words who made the newest decision of each kind.
+func (s Status) DecidedBy() string {
+	said := make([]string, len(s.Decisions))
+	for i, d := range s.Decisions {
+		said[i] = d.What + " by " + d.By
+	}
+	return strings.Join(said, ", ")
+}
+
+// well says in words how a plugin does to whom nothing happened.
+func (p *PluginStatus) well(s Status) string {
+	said := fmt.Sprintf("plugin %s %s is %s, %d answers", p.Name, p.Version, p.State, p.Calls)
+	if by := s.DecidedBy(); by != "" {
+		said += "; " + by
+	}
+	return said
 }
 
 // Decision is one that a scheduling plugin may make, and who made it.

@@ -18,7 +18,10 @@ type ImageID uint32
 type (
 	// Launch starts a life: process, handshake, Describe, Configure. Answered
 	// by Launched, and at the end of the life by Exited.
-	Launch struct{ Life runner.Life }
+	Launch struct {
+		Life   runner.Life
+		Device string
+	}
 	// WarmUp calls WarmUp; the life holds the gate. Answered by Certified or Unfit.
 	WarmUp struct{ Life runner.Life }
 	// Send sends an order on a life's lane, with the frame's seq. A descriptor
@@ -117,6 +120,17 @@ type (
 		Row  runner.RowPlan
 		Free []runner.Worker
 	}
+	// Judge asks what is done about a death, which the policy meanwhile answers
+	// with a restart. Answered by Verdict, or not at all.
+	Judge struct {
+		Life    runner.Life // that died
+		Device  string
+		Cause   runner.Cause
+		Message string
+		Deaths  int      // of the worker that count, this one included
+		Budget  int      // that are borne
+		Spares  []string // devices without a worker that it may be started on
+	}
 	// Wake asks for a Tick at a time. It replaces the one before.
 	Wake struct{ At time.Time }
 	// Emit tells people.
@@ -143,6 +157,7 @@ func (Append) action()    {}
 func (Sync) action()      {}
 func (Arrange) action()   {}
 func (Assign) action()    {}
+func (Judge) action()     {}
 func (Wake) action()      {}
 func (Emit) action()      {}
 func (Finish) action()    {}

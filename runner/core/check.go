@@ -17,6 +17,13 @@ func (cfg *Config) check() error {
 			return runner.Errorf(runner.Invalid, "check workers: workers[%d]: device %q: want at least one turn, got %d", i, w.Device, cfg.Devices[w.Device])
 		}
 	}
+	for role, spares := range cfg.Spares {
+		for i, device := range spares {
+			if cfg.Devices[device] < 1 {
+				return runner.Errorf(runner.Invalid, "check spares: %s[%d]: device %q: want at least one turn, got %d", role, i, device, cfg.Devices[device])
+			}
+		}
+	}
 	switch e := cfg.Evaluation; {
 	case next[runner.Target] == 0 || next[runner.Drafter] == 0:
 		return runner.Errorf(runner.Invalid, "check workers: want a target and a drafter, got %d and %d", next[runner.Target], next[runner.Drafter])

@@ -18,6 +18,7 @@ func (w *world) clone() *world {
 	n.memory, n.held = maps.Clone(w.memory), maps.Clone(w.held)
 	n.touches, n.pictures, n.disk = slices.Clone(w.touches), slices.Clone(w.pictures), slices.Clone(w.disk)
 	n.journal, n.shares, n.applied = slices.Clip(w.journal), slices.Clone(w.shares), slices.Clone(w.applied)
+	n.judging = slices.Clone(w.judging)
 	n.trace, n.acts, n.events = slices.Clip(w.trace), nil, nil
 	return &n
 }
@@ -64,6 +65,7 @@ func (w *world) key() string {
 	for _, n := range w.syncing {
 		k.n(len(w.journal) - w.base - n)
 	}
+	k.verdicts()
 	k.slots()
 	k.journal()
 	k.drafters()

@@ -10,7 +10,7 @@ import (
 // Config is everything that the core's decisions depend on besides its inputs.
 type Config struct {
 	Workers      []Worker       // ranks of each role count from 0 without a gap
-	Devices      map[string]int // turns of each device that a worker names
+	Devices      map[string]int // turns of each device that a worker or a spare names
 	GateWidth    int
 	Slots        uint32  // of each target's arena
 	ArenaKind    string  // runner.ArenaCUDA: each target creates its own; else the supervisor makes them
@@ -27,9 +27,11 @@ type Config struct {
 	Deadlines    Deadlines
 	NonFinite    int // so many non-finite votes running end the run
 	Spikes       Spikes
-	AskScheduler bool                    // ask which free target makes a row, where several are free
-	ArrangeAhead int                     // steps' rows below which the next samples are asked for; 0: none, they are asked for when they are needed
-	SourceOf     func(runner.Sample) int // number of a sample's source, -1: none; nil: losses by source are not kept
+	AskScheduler bool                     // ask which free target makes a row, where several are free
+	AskVerdicts  bool                     // ask what is done about a death
+	ArrangeAhead int                      // steps' rows below which the next samples are asked for; 0: none, they are asked for when they are needed
+	Spares       map[runner.Role][]string // devices that a life of the role may be started on in place of its own
+	SourceOf     func(runner.Sample) int  // number of a sample's source, -1: none; nil: losses by source are not kept
 	Manifest     runner.Digest
 	Excluded     []rows.Exclusion
 	Resume       *Resume // nil in a new run

@@ -14,6 +14,7 @@ func TestNewRefuses(t *testing.T) {
 		want  string
 	}{
 		{func(c *Config) { c.Workers[1].Worker.Rank = 1 }, "want rank 0 of role drafter, got 1"},
+		{func(c *Config) { c.Spares = map[runner.Role][]string{runner.Drafter: {"moon"}} }, `check spares: drafter[0]: device "moon": want at least one turn`},
 		{func(c *Config) { c.Devices = nil }, `device "target/0": want at least one turn`},
 		{func(c *Config) { c.Workers = c.Workers[:1] }, "want a target and a drafter, got 1 and 0"},
 		{func(c *Config) { c.GateWidth = 0 }, "width: want at least 1"},

@@ -167,6 +167,8 @@ func (c *Core) take(in Input) {
 		c.arranged(in)
 	case Assigned:
 		c.assigned(in)
+	case Verdict:
+		c.verdict(in)
 	case Published:
 		c.published(in)
 	case CheckpointRequested:

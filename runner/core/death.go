@@ -134,6 +134,7 @@ func (c *Core) aftermath(w *worker, f *runner.Failure) {
 		return
 	}
 	c.hold(w)
+	c.askVerdict(w, f)
 }
 
 // report tells people of an end, once. While the run ends, a life that was told
@@ -178,11 +179,14 @@ func (c *Core) gaveUp(w *worker, why string) {
 
 // startLife starts a worker, or starts it again.
 func (c *Core) startLife(w *worker) {
+	if w.pending != 0 && w.pending == w.life.Generation && w.life.State == life.Backoff {
+		c.policy(w) // it has not heard of the verdict; a stop may still come
+	}
 	if c.move(w, life.Start) {
 		w.seq, w.blame, w.refused, w.orders = 0, 0, 0, nil
 		w.fault, w.began, w.answers = fault{}, c.reaped, 0
 		w.certificate, w.evaluated, w.judged = runner.Certificate{}, false, false
-		c.do(Launch{Life: w.current()})
+		c.do(Launch{Life: w.current(), Device: w.device})
 	}
 }
 

@@ -92,6 +92,14 @@ type (
 		Row    runner.Row
 		Target runner.Worker
 	}
+	// Verdict answers Judge. drive has checked it against the question; it may be
+	// late by now, come twice, or never.
+	Verdict struct {
+		Life     runner.Life
+		Decision string // VerdictRestart, VerdictReplace or VerdictStop
+		Device   string // of a replacement
+		Reason   string // for people
+	}
 	// Published answers Publish. Err is nil once the rename is durable.
 	Published struct {
 		Image ImageID
@@ -133,6 +141,7 @@ func (Durable) input()             {}
 func (JournalFailed) input()       {}
 func (Arranged) input()            {}
 func (Assigned) input()            {}
+func (Verdict) input()             {}
 func (Published) input()           {}
 func (Tick) input()                {}
 func (Suspended) input()           {}

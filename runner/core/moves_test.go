@@ -26,9 +26,11 @@ const (
 	outageK             // the supervisor dies, what was not synced is kept all the same
 	outageP             // likewise, and a checkpoint under way was renamed in time
 	stop                // a graceful stop is asked for
+	judge               // a verdict about a death comes: the n-th kind of answer to the i-th question
+	wait                // time passes, until every backoff is over
 )
 
-var verbNames = [...]string{"prove", "work", "quick", "broken", "sync", "publish", "reap", "crash", "crash in sum", "outage", "outage, kept", "outage, published", "stop"}
+var verbNames = [...]string{"prove", "work", "quick", "broken", "sync", "publish", "reap", "crash", "crash in sum", "outage", "outage, kept", "outage, published", "stop", "verdict", "wait"}
 
 // move is one thing that can happen.
 type move struct {
@@ -39,7 +41,7 @@ type move struct {
 func (m move) String() string { return fmt.Sprintf("%s %d %d", verbNames[m.verb], m.i, m.n) }
 
 // fault reports whether the move is bad luck: a run must not need it.
-func (m move) fault() bool { return m.verb >= crash }
+func (m move) fault() bool { return m.verb >= crash && m.verb != wait }
 
 // moves gives everything that can happen now.
 func (w *world) moves() (ms []move) {
@@ -58,6 +60,7 @@ func (w *world) moves() (ms []move) {
 	if w.stops > 0 {
 		ms = append(ms, move{verb: stop})
 	}
+	ms = append(ms, w.verdictMoves()...)
 	if w.outages > 0 {
 		ms = append(ms, move{verb: outage})
 		if w.durable < len(w.journal)-w.base {
@@ -104,6 +107,10 @@ func (w *world) movesOf(i int) (ms []move) {
 // apply lets a move happen.
 func (w *world) apply1(m move) {
 	w.note("%s", m)
+	if m.verb == judge || m.verb == wait {
+		w.pass(m)
+		return
+	}
 	switch p := &w.procs[m.i]; m.verb {
 	case prove:
 		p.warming, p.certified = false, true
@@ -330,6 +337,14 @@ func (w *world) checkEnd() {
 			}
 		}
 	case runner.ExitStopped:
+	case runner.ExitFailed:
+		if !w.stopped || !strings.Contains(w.finished.Reason, "no more of this") {
+			w.fault("finished with code %d: %s", w.finished.Code, w.finished.Reason)
+			return
+		}
+		if last = 0; len(w.disk) > 0 { // who held the newest state may be what died
+			last = w.disk[len(w.disk)-1].step
+		}
 	default:
 		w.fault("finished with code %d: %s", w.finished.Code, w.finished.Reason)
 		return

@@ -26,9 +26,12 @@ func TestI6_I11_RandomHistories(t *testing.T) {
 				*d = time.Duration(r.IntN(5)) * time.Hour
 			}
 		}
+		if r.IntN(2) == 0 {
+			s.spares, s.verdicts, s.backoff, s.patient = r.IntN(3), r.IntN(8), time.Duration(r.IntN(2))*time.Second, r.IntN(4) > 0
+		}
 		w := newWorld(s, r.IntN(8), r.IntN(4))
 		w.drive(t, r, 6000)
-		if w.finished.Code != runner.ExitDone || w.bad != "" {
+		if w.finished.Code != runner.ExitDone && !w.stopped || w.bad != "" {
 			t.Fatalf("seed %d: finished with %+v, %s\n%s", seed, w.finished, w.bad, w.history())
 		}
 	}

@@ -34,6 +34,7 @@ type View struct {
 	Evaluations  []runner.EvaluationRecord
 	Moments      Moments
 	Stalls       Stalls
+	Verdicts     Verdicts
 	Failures     []runner.Failure
 	Degraded     []string
 	Ending       bool
@@ -103,7 +104,7 @@ func (c *Core) View() View {
 	f := &c.figures
 	v := View{Step: c.decided, Steps: c.limit(), Lineage: c.lineage, Communicator: c.communicator, Chain: c.chain, Phase: c.step.Phase.String(),
 		Rows: f.total.rows, Samples: f.total.samples, Tokens: f.total.tokens, Skipped: f.skipped, Trained: f.trained, LossFirst: f.lossFirst, LossLast: f.lossLast, Losses: f.losses.all(),
-		Evaluations: slices.Clone(f.scores), Moments: c.moments(), Stalls: f.stalls, Failures: slices.Clone(f.failures), Degraded: c.degraded(),
+		Evaluations: slices.Clone(f.scores), Moments: c.moments(), Stalls: f.stalls, Verdicts: f.verdicts, Failures: slices.Clone(f.failures), Degraded: c.degraded(),
 		Ending: c.end.on, Finished: c.end.finished, Code: c.end.code, Reason: c.end.reason}
 	if p := c.planOf(max(1, c.decided)); p != nil {
 		v.Epoch = p.Plan.Epoch

@@ -15,7 +15,8 @@ type worker struct {
 	killed  bool // a Kill of this life is out
 	judged  bool // that Kill was for what the life did or failed to do
 	fault   fault
-	began   uint64 // deaths reaped when the life was started
+	began   uint64            // deaths reaped when the life was started
+	pending runner.Generation // whose death a verdict is awaited about; 0: none
 	seq     uint64
 	orders  []order   // not answered yet, oldest first; a lost life's until it is reaped
 	heard   time.Time // last reply

@@ -28,6 +28,7 @@ type ask struct {
 // proc is one process: there is one a worker, of its newest life.
 type proc struct {
 	life      runner.Life
+	device    string
 	up        bool // a process is there, dead or alive
 	dead      bool // and dead, or dying; not reaped
 	warming   bool
@@ -91,6 +92,9 @@ type world struct {
 	outages    int      // of the supervisor, left
 	lives      int      // of the supervisor so far
 	stops      int      // graceful stops, left
+	verdicts   int      // about deaths, left
+	judging    []Judge  // deaths that were asked about; a verdict may come of each at any time
+	stopped    bool     // a verdict may have ended the run
 	slotBytes  uint64   // what targets say
 	now        time.Time
 	finished   *Finish
@@ -118,6 +122,10 @@ type setup struct {
 	ahead                            int             // steps' rows below which samples are arranged
 	poison                           []runner.Sample // their rows' losses are not finite
 	stops                            int
+	spares                           int           // devices without a worker
+	verdicts                         int           // that a plugin gives, some late, some twice
+	backoff                          time.Duration // before a restart: time passes
+	patient                          bool          // no verdict ends the run
 	tune                             func(*Config)
 	creating                         bool // targets make their arenas
 	silent                           bool // some deaths close no lane before they are reaped
@@ -167,7 +175,7 @@ func (s *setup) config(r *Resume) Config {
 	cfg := Config{Devices: map[string]int{}, GateWidth: 1, Slots: s.slots, Epochs: 1, HorizonSteps: 1, NonFinite: 3, KeepLast: 2,
 		Planner:    &simple{ranks: s.drafters, micros: s.micros, steps: s.steps},
 		ImageEvery: s.imageEvery, Checkpoint: s.checkpoint, Evaluation: s.evaluation, AskScheduler: s.ask,
-		ArrangeAhead: s.ahead, Restart: Restart{Budget: s.budget}, Resume: r, without: s.without, SourceOf: parity}
+		ArrangeAhead: s.ahead, Restart: Restart{Budget: s.budget, Base: s.backoff}, AskVerdicts: s.verdicts > 0, Resume: r, without: s.without, SourceOf: parity}
 	for i := range s.targets + s.drafters {
 		w := runner.Worker{Role: runner.Target, Rank: runner.Rank(i)}
 		if i >= s.targets {
@@ -179,6 +187,16 @@ func (s *setup) config(r *Resume) Config {
 		}
 		cfg.Workers = append(cfg.Workers, Worker{w, device})
 		cfg.Devices[device] = max(1, s.turns)
+	}
+	for i := range s.spares {
+		device := fmt.Sprintf("spare%d", i)
+		cfg.Devices[device] = max(1, s.turns)
+		for _, role := range []runner.Role{runner.Target, runner.Drafter} {
+			if cfg.Spares == nil {
+				cfg.Spares = map[runner.Role][]string{}
+			}
+			cfg.Spares[role] = append(cfg.Spares[role], device)
+		}
 	}
 	if s.creating {
 		cfg.ArenaKind = runner.ArenaCUDA
@@ -194,7 +212,7 @@ func parity(s runner.Sample) int { return int(s) % 2 }
 
 // newWorld starts a run.
 func newWorld(s *setup, crashes, outages int) *world {
-	w := &world{setup: s, memory: map[runner.Slot]content{}, crashes: crashes, outages: outages, stops: s.stops, now: t0, slotBytes: 64, applied: make([]string, s.steps+1)}
+	w := &world{setup: s, memory: map[runner.Slot]content{}, crashes: crashes, outages: outages, stops: s.stops, verdicts: s.verdicts, now: t0, slotBytes: 64, applied: make([]string, s.steps+1)}
 	w.start(nil)
 	return w
 }
@@ -210,7 +228,7 @@ func (w *world) start(r *Resume) {
 	w.core, w.procs = c, make([]proc, len(c.workers))
 	w.memory, w.touches, w.pictures, w.sending, w.shares = map[runner.Slot]content{}, nil, nil, 0, nil
 	w.held, w.offered = map[runner.Arena]bool{}, 0
-	w.base, w.durable, w.syncing, w.inputs = len(w.journal), 0, nil, nil
+	w.base, w.durable, w.syncing, w.inputs, w.judging = len(w.journal), 0, nil, nil, nil
 	w.give(Begin{})
 }
 
@@ -289,7 +307,7 @@ func (w *world) act(a Action) {
 	w.note("     %T%+v", a, a)
 	switch a := a.(type) {
 	case Launch:
-		w.launch(a.Life)
+		w.launch(a.Life, a.Device)
 	case WarmUp:
 		w.warmUp(a.Life)
 	case Send:
@@ -349,6 +367,8 @@ func (w *world) act(a Action) {
 			target = *w.choice
 		}
 		w.later(Assigned{Row: a.Row.Row, Target: target})
+	case Judge:
+		w.asks(a)
 	case Finish:
 		w.finish(a)
 	case Emit:
@@ -370,13 +390,14 @@ func (w *world) arrange(a Arrange) {
 	w.later(Arranged{Epoch: a.Epoch, Samples: s})
 }
 
-func (w *world) launch(l runner.Life) {
+func (w *world) launch(l runner.Life, device string) {
+	w.placed(l, device)
 	for i := range w.procs {
 		if w.core.workers[i].id == l.Worker {
 			if w.procs[i].up {
 				w.fault("I8: %v is launched while %v was not reaped", l, w.procs[i].life)
 			}
-			w.procs[i] = proc{life: l, up: true}
+			w.procs[i] = proc{life: l, up: true, device: device}
 		}
 	}
 	in := Launched{Life: l, SlotBytes: w.slotBytes}

@@ -21,7 +21,7 @@ var (
 func (l *Loop) act(a core.Action) {
 	switch a := a.(type) {
 	case core.Launch:
-		l.launch(a.Life)
+		l.launch(a.Life, a.Device)
 	case core.WarmUp:
 		l.warmUp(a.Life)
 	case core.Send:
@@ -50,6 +50,8 @@ func (l *Loop) act(a core.Action) {
 		l.arrange(a)
 	case core.Assign:
 		l.assign(a)
+	case core.Judge:
+		l.judge(a)
 	case core.Wake:
 		l.wakeAt(a.At)
 	case core.Emit:
@@ -129,7 +131,7 @@ func (l *Loop) askArrange(a core.Arrange, question func(context.Context, Schedul
 			err = l.guard.judge(a.Epoch, a.Count, a.Left, samples)
 		}
 		if err == nil {
-			l.arranged(a, samples)
+			l.arranged(a, samples, l.guard.own)
 			return
 		}
 		if !l.guard.own && !errors.Is(err, ErrDeclined) { // the built-in itself is refused where others' order came before
@@ -141,13 +143,19 @@ func (l *Loop) askArrange(a core.Arrange, question func(context.Context, Schedul
 				if err != nil {
 					l.refuse("arrange", err)
 				}
-				l.arranged(a, samples)
+				l.arranged(a, samples, true)
 			})
 		})
 	})
 }
 
-func (l *Loop) arranged(a core.Arrange, samples []runner.Sample) {
+// arranged gives the core a part of an order, and notes whose it is.
+func (l *Loop) arranged(a core.Arrange, samples []runner.Sample, builtin bool) {
+	by := l.guard.scheduler.Name()
+	if builtin {
+		by = l.guard.builtin.Name()
+	}
+	l.newest = Arranged{By: by, Builtin: builtin, Epoch: a.Epoch, Samples: len(samples), At: time.Now()}
 	l.guard.took(a.Epoch, samples)
 	l.handle(core.Arranged{Epoch: a.Epoch, Samples: samples})
 }
@@ -210,5 +218,5 @@ func (l *Loop) refuse(what string, err error) {
 	l.guard.refused++
 	l.degrade["scheduler"] = fmt.Sprintf("%s: %d answers refused, last: %s", l.guard.scheduler.Name(), l.guard.refused, err)
 	l.c.Observe(runner.Event{At: time.Now(), Level: runner.Warn, Name: "scheduler refused",
-		Message: fmt.Sprintf("%s %s: %v; the built-in order is used", l.guard.scheduler.Name(), what, err)})
+		Message: fmt.Sprintf("%s %s: %v; the built-in's answer is used", l.guard.scheduler.Name(), what, err)})
 }

@@ -23,13 +23,13 @@ type life struct {
 
 // launch starts a life in a goroutine, which ends when the life is configured
 // or did not come to be.
-func (l *Loop) launch(id runner.Life) {
+func (l *Loop) launch(id runner.Life, device string) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	e := &life{cancel: cancel}
 	e.alive.Store(time.Now().UnixNano())
 	l.lives[id] = e
 	l.goEdge(func() {
-		p, err := l.c.Launcher.Launch(ctx, id)
+		p, err := l.c.Launcher.Launch(ctx, id, device)
 		if err != nil {
 			l.inbox.post(func() { l.exited(id, e, failureOf(id, err)) })
 			return

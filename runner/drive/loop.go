@@ -55,6 +55,7 @@ type Loop struct {
 	wake    *time.Timer
 	outcome *core.Finish
 	degrade map[string]string // what is worse than asked for, by subject
+	newest  Arranged
 
 	appended uint64 // number of the newest record
 	broken   bool   // a record is missing: nothing may be written after it

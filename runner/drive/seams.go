@@ -10,11 +10,11 @@ import (
 )
 
 // Launcher starts lives. Launch is called from a goroutine of its own, once a
-// life; it returns when the worker is configured. After an error nothing of the
+// life, with the device that it runs on; it returns when the worker is configured. After an error nothing of the
 // life runs any more, and the error wraps a *Died. A cancelled ctx ends the
 // launch; its cause names why.
 type Launcher interface {
-	Launch(ctx context.Context, life runner.Life) (Process, error)
+	Launch(ctx context.Context, life runner.Life, device string) (Process, error)
 }
 
 // Died says how a life that never came to be ended.
@@ -82,6 +82,15 @@ type PoolScheduler interface {
 	// ArrangeOf is asked in place of Arrange. The pool holds what was not arranged
 	// yet, in the built-in's order: all of it, or the first of it (Config.Pool).
 	ArrangeOf(ctx context.Context, q core.Arrange, pool []runner.Sample) ([]runner.Sample, error)
+}
+
+// FailureScheduler is a Scheduler that says what is done about deaths.
+type FailureScheduler interface {
+	Scheduler
+	// OnFailure is asked about a death that the restart policy bears. Nothing
+	// waits for the answer; one that is late, wrong or missing leaves the death to
+	// the policy. Life of the verdict is filled in.
+	OnFailure(ctx context.Context, q core.Judge) (core.Verdict, error)
 }
 
 // PoolLimit bounds a pool, so that a question about many millions of samples

@@ -217,6 +217,7 @@ func (u *up) end(f core.Finish, hint, next string) error {
 func (u *up) observe(e runner.Event) {
 	u.events.Observe(e)
 	u.deaths.observe(e)
+	u.teller.Load().observe(e)
 }
 
 // note tells of a small thing for people.

@@ -61,8 +61,24 @@ func (u *up) compiling() (set []string) {
 	return set
 }
 
-// deviceOf gives where a worker was placed.
+// starts notes where a worker's newest life runs: at first where it was placed.
+func (u *up) starts(w runner.Worker, device string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.at == nil {
+		u.at = map[runner.Worker]string{}
+	}
+	u.at[w] = device
+}
+
+// deviceOf gives where a worker runs, or was placed.
 func (u *up) deviceOf(w runner.Worker) string {
+	u.mu.Lock()
+	at := u.at[w]
+	u.mu.Unlock()
+	if at != "" {
+		return at
+	}
 	for _, placed := range u.plan.Workers {
 		if placed.Name == w {
 			return placed.Device

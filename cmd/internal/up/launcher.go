@@ -33,15 +33,15 @@ type launcher struct {
 }
 
 // Launch starts one life. See drive.Launcher.
-func (l *launcher) Launch(ctx context.Context, life runner.Life) (drive.Process, error) {
+func (l *launcher) Launch(ctx context.Context, life runner.Life, device string) (drive.Process, error) {
 	c := l.u.config
-	device := l.u.deviceOf(life.Worker)
+	l.u.starts(life.Worker, device)
 	if err := l.awaitRelease(ctx, life); err != nil {
 		return nil, err
 	}
 	p, err := worker.Launch(ctx, worker.Spec{
 		Life: life, Argv: []string{l.u.python.interpreter, "-m", "dflash_runner.serve"},
-		Env: l.environment(life), Dir: l.u.dir.path, Configuration: l.settings.configuration(life, l.u.dir, l.data, told(device)),
+		Env: l.environment(device, life), Dir: l.u.dir.path, Configuration: l.settings.configuration(life, l.u.dir, l.data, told(device)),
 		LogPath: l.u.dir.join("logs", logName(life)), RuntimeDir: l.runtime, Device: device,
 		StartTimeout: c.Failure.Deadlines.Launch.D(), DescribeTimeout: c.Failure.Deadlines.Launch.D(),
 		ConfigureTimeout: c.Failure.Deadlines.Configure.D(), Grace: c.Failure.Deadlines.Drain.D(),
@@ -65,9 +65,9 @@ func (l *launcher) Launch(ctx context.Context, life runner.Life) (drive.Process,
 }
 
 // environment is what the supervisor sets; the host's part is added at launch.
-func (l *launcher) environment(life runner.Life) []string {
+func (l *launcher) environment(device string, life runner.Life) []string {
 	set := l.u.python.environment(l.u.config.Workers.Threads)
-	set = append(set, seeing(l.u.deviceOf(life.Worker))...)
+	set = append(set, seeing(device)...)
 	set = append(set, l.u.compiling()...)
 	if fault := os.Getenv(faultVariable); fault != "" {
 		set = append(set, faultVariable+"="+fault)

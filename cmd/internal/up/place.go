@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
@@ -14,15 +13,10 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
-// What decisions are called in the status.
+// The health of devices before a worker starts: nothing has watched GPUs yet.
 const (
-	decidedPlace    = "place"
-	decidedArrange  = "arrange"
-	decidedVerdict  = "on_failure"
-	decidedBuiltin  = "built-in"
-	healthAtStart   = string(admin.Unknown) // GPUs are not watched before a worker starts
-	healthOfCPU     = string(admin.Healthy)
-	healthOfRefused = string(admin.Critical)
+	healthAtStart = string(admin.Unknown)
+	healthOfCPU   = string(admin.Healthy)
 )
 
 // place asks the plugin where workers run, if it says so, before any of them
@@ -140,17 +134,4 @@ func (u *up) placedAs() (said string) {
 		said += fmt.Sprintf("%s on %s", w.Name, u.plan.Where(w.Device))
 	}
 	return said
-}
-
-// decided keeps who made the newest decision of a kind, for status.
-func (u *up) decided(what, by, detail string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	now := time.Now()
-	d := admin.Decision{What: what, By: by, Detail: detail, At: &now}
-	if i := slices.IndexFunc(u.decisions, func(o admin.Decision) bool { return o.What == what }); i >= 0 {
-		u.decisions[i] = d
-		return
-	}
-	u.decisions = append(u.decisions, d)
 }

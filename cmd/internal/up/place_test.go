@@ -2,6 +2,7 @@ package up
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -129,5 +130,44 @@ func TestPlaceRequest(t *testing.T) {
 	}
 	if got := moves(map[string]string{"target/0": "cpu", "drafter/0": "a"}, map[string]string{"target/0": "cpu", "drafter/0": "b", "drafter/1": "c"}); got != "drafter/0 was on a, is on b" {
 		t.Errorf("moves: %s", got)
+	}
+}
+
+// TestSpares: where a worker of each role could go, by what keeps it from there.
+func TestSpares(t *testing.T) {
+	smi(t, 4, 1)
+	u := onGPU(t, "workers.turns=2", "arenas.kind=memfd")
+	if err := u.preflight(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const all = "map[drafter:[GPU-0000 GPU-0002 GPU-0003] target:[GPU-0000 GPU-0002 GPU-0003]]" // GPU 1 is used by others
+	for _, c := range []struct {
+		name   string
+		change func(u *up)
+		want   string
+	}{
+		{"free ones", func(*up) {}, all},
+		{"no peers, through host memory", func(u *up) { u.machine.Links.NoPeer = [][2]string{{"GPU-0000", "GPU-0003"}} }, all},
+		{"rows on the target's GPU", func(u *up) { u.plan.Arenas.Kind = runner.ArenaCUDA }, "map[drafter:[GPU-0000 GPU-0002 GPU-0003]]"},
+		{"rows on a GPU that one does not reach", func(u *up) {
+			u.plan.Arenas.Kind, u.machine.Links.NoPeer = runner.ArenaCUDA, [][2]string{{"GPU-0003", "GPU-0000"}}
+		}, "map[drafter:[GPU-0000 GPU-0002]]"},
+		{"another kind of GPU", func(u *up) { u.machine.GPUs[2].Name = "NVIDIA L4" }, "map[drafter:[GPU-0000 GPU-0002] target:[GPU-0000 GPU-0002]]"},
+		{"one that is too small", func(u *up) { u.machine.GPUs[2].Bytes = 1 << 20 }, "map[drafter:[GPU-0000 GPU-0002] target:[GPU-0000 GPU-0002]]"},
+		{"a CPU", func(u *up) { u.config.Workers.Device = "cpu" }, "map[]"},
+	} {
+		settings := *u.config
+		v := &up{plan: u.plan, machine: u.machine, gpus: u.gpus, config: &settings}
+		v.machine.GPUs = slices.Clone(u.machine.GPUs)
+		c.change(v)
+		by, turns := v.spares()
+		if got := fmt.Sprint(by); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
+		for _, device := range by[runner.Drafter] {
+			if turns[device] != 2 {
+				t.Errorf("%s: %s has %d turns", c.name, device, turns[device])
+			}
+		}
 	}
 }

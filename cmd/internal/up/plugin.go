@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
@@ -94,6 +94,7 @@ func (u *up) startPlugin(ctx context.Context) error {
 	u.mu.Lock()
 	u.plugin, u.pluginRelease = p, release
 	u.mu.Unlock()
+	u.teller.Store(&teller{give: p.Observe})
 	return nil
 }
 
@@ -152,8 +153,11 @@ func (u *up) pluginStatus(s *admin.Status) {
 		s.Plugin.Until = &is.Until
 	}
 	if is.Refused > 0 || is.Ends > 0 {
-		s.Degraded = append(s.Degraded, admin.Reason{Name: schedulerSubject, Detail: fmt.Sprintf("plugin %s is %s: %d of %d answers refused, ended %d times, last: %s",
-			is.Name, is.State, is.Refused, is.Calls, is.Ends, is.Last)})
+		detail := fmt.Sprintf("plugin %s is %s: %d of %d answers refused, strike %d, ended %d times, last: %s", is.Name, is.State, is.Refused, is.Calls, is.Strikes, is.Ends, is.Last)
+		if by := s.DecidedBy(); by != "" {
+			detail += "; " + by
+		}
+		s.Degraded = append(s.Degraded, admin.Reason{Name: schedulerSubject, Detail: detail})
 	}
 }
 
@@ -162,10 +166,14 @@ type consulted struct {
 	plugin *host.Plugin
 	index  *rows.Index
 	total  int // draws of an epoch
-	number atomic.Uint64
+	// devices tells of some GPUs as they are now.
+	devices func(uuids []string) []scheduler.Device
 }
 
-var _ drive.PoolScheduler = (*consulted)(nil)
+var (
+	_ drive.PoolScheduler    = (*consulted)(nil)
+	_ drive.FailureScheduler = (*consulted)(nil)
+)
 
 // Name gives the plugin's.
 func (a *consulted) Name() string { return a.plugin.State().Name }
@@ -207,6 +215,14 @@ func (a *consulted) Assign(ctx context.Context, row runner.RowPlan, free []runne
 	return w, declined(err)
 }
 
+// OnFailure asks the plugin about a death.
+func (a *consulted) OnFailure(ctx context.Context, asked core.Judge) (core.Verdict, error) {
+	q := scheduler.FailureRequest{Worker: asked.Life.Worker, Device: asked.Device, Cause: asked.Cause, Message: asked.Message,
+		Deaths: uint32(asked.Deaths), Budget: uint32(asked.Budget), Devices: a.devices(asked.Spares)}
+	v, err := a.plugin.OnFailure(ctx, q)
+	return core.Verdict{Life: asked.Life, Decision: string(v.Decision), Device: v.Device, Reason: v.Reason}, declined(err)
+}
+
 // declined leaves to the built-in what the plugin did not answer: it was
 // counted there already, and is shown from there.
 func declined(err error) error {
@@ -216,7 +232,21 @@ func declined(err error) error {
 	return fmt.Errorf("%w: %w", drive.ErrDeclined, err)
 }
 
-// observe tells the plugin of an event. From any goroutine.
-func (a *consulted) observe(e runner.Event) {
-	a.plugin.Observe(scheduler.Event{Number: a.number.Add(1), At: e.At, Level: e.Level, Name: e.Name, Message: e.Message, Worker: e.Worker, Step: e.Step, Row: e.Row})
+// teller tells a plugin of the run's events, numbered in the order in which they
+// came: what the plugin does not take in time leaves a gap.
+type teller struct {
+	mu     sync.Mutex // held while an event is given: two are never reordered
+	number uint64
+	give   func(scheduler.Event) // never waits
+}
+
+// observe takes an event. From any goroutine.
+func (t *teller) observe(e runner.Event) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.number++
+	t.give(scheduler.Event{Number: t.number, At: e.At, Level: e.Level, Name: e.Name, Message: e.Message, Worker: e.Worker, Step: e.Step, Row: e.Row})
 }

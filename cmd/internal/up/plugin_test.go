@@ -57,6 +57,24 @@ func (p plugged) Place(ctx context.Context, q scheduler.PlaceRequest) ([]schedul
 	return out, p.mood(ctx, func() { out = out[1:] }, func() { out[1] = out[0] })
 }
 
+// OnFailure moves a worker to the first device that is offered, or ends the run.
+func (p plugged) OnFailure(ctx context.Context, q scheduler.FailureRequest) (scheduler.Verdict, error) {
+	switch p.which {
+	case "mover":
+		v := scheduler.Verdict{Decision: scheduler.Replace, Device: "GPU-none", Reason: string(q.Cause)}
+		if len(q.Devices) > 0 {
+			v.Device = q.Devices[0].ID
+		}
+		return v, nil
+	case "stopper":
+		return scheduler.Verdict{Decision: scheduler.Stop, Reason: fmt.Sprintf("%s died %d of %d times", q.Worker, q.Deaths, q.Budget)}, nil
+	case "dreamer":
+		<-ctx.Done()
+	}
+	v := scheduler.Verdict{Decision: scheduler.Restart}
+	return v, p.mood(ctx, func() { v.Decision = "bury" }, func() { v.Reason = "two\nlines" })
+}
+
 func (p plugged) Assign(ctx context.Context, q scheduler.AssignRequest) (runner.Worker, error) {
 	w := q.Free[len(q.Free)-1]
 	return w, p.mood(ctx, func() { w.Rank = 9 }, func() { w.Role = runner.Drafter })
@@ -130,6 +148,14 @@ func TestPluginDecides(t *testing.T) {
 	s := u.Status()
 	if len(s.Losses) != 1 || s.Losses[0].Source != "test" || s.Losses[0].Loss == nil || *s.Losses[0].Loss <= 0 {
 		t.Errorf("losses %+v, want one of the only source", s.Losses)
+	}
+	for _, what := range []string{decidedPlace, decidedArrange} {
+		if d := decisionOf(s, what); d.By != "plugged" || d.Detail == "" || d.At == nil {
+			t.Errorf("%s is decided by %+v", what, d)
+		}
+	}
+	if d := decisionOf(s, decidedVerdict); d.What != "" {
+		t.Errorf("nobody died, and there is the verdict %+v", d)
 	}
 	if s.Plugin == nil || s.Plugin.Name != "plugged" || s.Plugin.Calls == 0 || s.Plugin.Refused != 0 || len(s.Degraded) != 0 || s.Scheduler != "plugged" {
 		t.Errorf("status %+v, degraded %v", s.Plugin, s.Degraded)

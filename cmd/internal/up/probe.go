@@ -65,7 +65,7 @@ func (u *up) probing() probe.Config {
 			u.observe(runner.Event{At: time.Now(), Level: level, Name: "probe", Message: message})
 		}, Unfit: u.barDevice}
 	argv := []string{u.python.interpreter, "-m", "dflash_runner.probe", strconv.FormatFloat(probeEvery.Seconds(), 'g', -1, 64)}
-	for _, d := range u.plan.Devices {
+	for _, d := range u.watched() {
 		c.GPUs = append(c.GPUs, probe.GPU{UUID: d.UUID, Index: d.Index, Name: d.Name})
 		argv = append(argv, d.UUID)
 	}

@@ -102,7 +102,9 @@ func (u *up) refresh(ctx context.Context) {
 	} else {
 		s.Degraded = slices.Clone(u.warnings)
 	}
-	s.Decisions = slices.Clone(u.decisions)
+	if ok || loop == nil { // else what was known last stays
+		s.Decisions = u.decisionsOf(v)
+	}
 	u.pluginStatus(s)
 }
 

@@ -52,11 +52,10 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	d := u.driving(r.plan, l, r.store, r.journal, u.deciding(s, r.plan, r.manifest, r.resume))
 	b := &budget{limit: u.config.Training.StopAfter, stop: func(reason string) { u.stop(false, reason) }}
 	defer b.close()
-	by := u.schedule(&d, r.plan)
+	u.schedule(&d, r.plan)
 	d.Observe = func(e runner.Event) {
 		u.observe(e)
 		b.observe(e)
-		by(e)
 	}
 	loop, err := drive.New(d)
 	if err != nil {
@@ -188,20 +187,20 @@ func (u *up) driving(p planned, l *launcher, st *store, j drive.Journal, k core.
 		Plannable: p.planner.Plannable(), Draws: p.config.Draws}
 }
 
-// schedule has the plugin asked, where there is one; what it gives is told of
-// events.
-func (u *up) schedule(d *drive.Config, p planned) func(runner.Event) {
+// schedule has the plugin asked, where there is one.
+func (u *up) schedule(d *drive.Config, p planned) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.plugin == nil {
-		return func(runner.Event) {}
+		return
 	}
-	a := &consulted{plugin: u.plugin, index: p.index, total: len(d.Plannable) * int(d.Draws)}
-	d.Scheduler = a
+	d.Scheduler = &consulted{plugin: u.plugin, index: p.index, total: len(d.Plannable) * int(d.Draws), devices: u.devicesNow}
 	d.Core.AskScheduler = u.plugin.Can(scheduler.Assign)
 	d.Core.ArrangeAhead = max(1, d.Core.HorizonSteps/4)
 	d.Pool = u.config.Scheduler.Pool
-	return a.observe
+	if d.Core.AskVerdicts = u.plugin.Can(scheduler.OnFailure); d.Core.AskVerdicts {
+		d.Core.Spares, d.Core.Devices = u.spares()
+	}
 }
 
 // newLauncher makes what starts workers, with a nonce of its own.

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -86,6 +87,7 @@ type up struct {
 	gpus        []doctor.GPU   // of the machine, where the run is on GPUs; from preflight on
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
 	held        []*flock.Lock  // cache entries that the run uses
+	teller      atomic.Pointer[teller]
 
 	mu            sync.Mutex // guards below
 	loop          *drive.Loop
@@ -99,6 +101,7 @@ type up struct {
 	plugin        *host.Plugin             // that decides; nil: the built-in does
 	pluginRelease func() error             // of its directory
 	decisions     []admin.Decision         // the newest of each kind
+	at            map[runner.Worker]string // where newest lives run
 	unfit         map[string]string        // GPUs that are not used again, by UUID, and why
 	rate          rate
 	resident      residents

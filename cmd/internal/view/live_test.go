@@ -55,6 +55,12 @@ func TestView(t *testing.T) {
 			s.Failures = []runner.Failure{{Worker: drafter1, Generation: 1, Cause: runner.CauseOOM, Message: "killed for memory " + strings.Repeat("x", 200), Hint: "use fewer slots", At: time.Unix(1005, 0)}}
 			s.Degraded = []admin.Reason{{Name: "checkpoint", Detail: "disk full\u001b[31m"}}
 		}, 0},
+		"plugin": {120, func(s *admin.Status) {
+			chat, code := 1.5, 2.25
+			s.Losses = []admin.SourceLoss{{Source: "chat", Loss: &chat}, {Source: "web"}, {Source: "code", Loss: &code}}
+			s.Plugin = &admin.PluginStatus{Name: "curriculum", Version: "0.2.0", State: "quarantined", Calls: 42, Refused: 5, Strikes: 1}
+			s.Decisions = []admin.Decision{{What: "place", By: "curriculum"}, {What: "arrange", By: "built-in"}}
+		}, 0},
 		"phases": {100, func(s *admin.Status) { // what has no count or no pace shows the time it took so far, never an end
 			s.Stages = []admin.Stage{
 				{Name: "environment", State: admin.StageRunning, Phase: "download", Done: 5 << 20, Total: 780 << 20, Seconds: 9},

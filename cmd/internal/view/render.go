@@ -47,6 +47,9 @@ func (m model) body() []string {
 	if f := m.figures(); f != "" {
 		lines = append(lines, "", "  "+f)
 	}
+	if l := m.losses(); l != "" {
+		lines = append(lines, "  "+l)
+	}
 	if len(s.Workers) > 0 {
 		lines = append(lines, "")
 	}
@@ -58,6 +61,9 @@ func (m model) body() []string {
 	}
 	if g := m.gate(); g != "" {
 		lines = append(lines, "  "+g)
+	}
+	if p := m.scheduler(); p != "" {
+		lines = append(lines, p)
 	}
 	return append(lines, m.troubles()...)
 }

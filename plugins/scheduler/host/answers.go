@@ -3,10 +3,15 @@ package host
 import (
 	"fmt"
 	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	"github.com/dflash-runner/dflash-runner/runner"
 )
+
+// maxReason bounds what is said of a verdict: it stands in exit_reason.
+const maxReason = 500
 
 // cpu is the device that is no GPU.
 const cpu = "cpu"
@@ -102,6 +107,9 @@ func JudgePlace(q scheduler.PlaceRequest, placements []scheduler.Placement) erro
 
 // JudgeVerdict says what is wrong with a decision about a death, or nothing.
 func JudgeVerdict(q scheduler.FailureRequest, v scheduler.Verdict) error {
+	if len(v.Reason) > maxReason || strings.ContainsFunc(v.Reason, unicode.IsControl) {
+		return fmt.Errorf("want a reason of one line and at most %d bytes, got %d bytes: %.80q", maxReason, len(v.Reason), v.Reason)
+	}
 	switch v.Decision {
 	case scheduler.Restart, scheduler.Stop:
 		return nil

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"strings"
 
 	"google.golang.org/grpc"
 
@@ -74,7 +75,7 @@ var decisions = map[schedulerv1.Decision]scheduler.Decision{schedulerv1.Decision
 func (p *Plugin) OnFailure(ctx context.Context, q scheduler.FailureRequest) (scheduler.Verdict, error) {
 	return question(ctx, p, scheduler.OnFailure, func(ctx context.Context, r *process, opt grpc.CallOption) (scheduler.Verdict, error) {
 		reply, err := r.ask.OnFailure(ctx, &schedulerv1.OnFailureRequest{Worker: workerMessage(q.Worker), Device: q.Device, Cause: string(q.Cause),
-			Message: q.Message, Deaths: q.Deaths, Budget: q.Budget, Devices: deviceMessages(q.Devices)}, opt)
+			Message: strings.ToValidUTF8(q.Message, "?"), Deaths: q.Deaths, Budget: q.Budget, Devices: deviceMessages(q.Devices)}, opt)
 		return scheduler.Verdict{Decision: decisions[reply.GetDecision()], Device: reply.GetDevice(), Reason: reply.GetReason()}, err
 	}, func(v scheduler.Verdict) error { return JudgeVerdict(q, v) })
 }

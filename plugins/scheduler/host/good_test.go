@@ -2,6 +2,7 @@ package host
 
 import (
 	"crypto/tls"
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -87,6 +88,59 @@ func TestEventsArrive(t *testing.T) {
 	text := awaitLog(t, o, "observed 2")
 	if first := strings.Index(text, "observed 1 step decided"); first < 0 || first > strings.Index(text, "observed 2 worker died") {
 		t.Errorf("got %q", text)
+	}
+}
+
+// TestEventsAtTheEnd: what waits is told before the plugin is stopped, in order,
+// also text that is not UTF-8, which messages cannot carry.
+func TestEventsAtTheEnd(t *testing.T) {
+	o := options(t)
+	p := started(t, "good", o)
+	for n := range uint64(queueRoom) {
+		p.Observe(scheduler.Event{Number: n + 1, At: time.Now(), Name: "worker died\xff", Message: "a line of \xfe stderr"})
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, at := readLog(t, o), 0
+	for n := range queueRoom {
+		next := strings.Index(text[at:], fmt.Sprintf("observed %d worker died?", n+1))
+		if next < 0 {
+			t.Fatalf("event %d of %d was not told, or too early", n+1, queueRoom)
+		}
+		at += next
+	}
+}
+
+// TestDeathOfStrangeText: a message that is not UTF-8 is asked about all the same.
+func TestDeathOfStrangeText(t *testing.T) {
+	p := started(t, "good", options(t))
+	if _, err := p.OnFailure(t.Context(), scheduler.FailureRequest{Worker: runner.Worker{Role: runner.Target}, Message: "bytes \xfe", Deaths: 1, Budget: 3}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestJudgeVerdict: what may not be said of a death.
+func TestJudgeVerdict(t *testing.T) {
+	q := scheduler.FailureRequest{Device: "x", Devices: []scheduler.Device{{ID: "y"}, {ID: "z", Health: "critical"}}}
+	for _, c := range []struct {
+		v    scheduler.Verdict
+		says string
+	}{
+		{scheduler.Verdict{Decision: scheduler.Restart}, ""},
+		{scheduler.Verdict{Decision: scheduler.Stop, Reason: strings.Repeat("r", maxReason)}, ""},
+		{scheduler.Verdict{Decision: scheduler.Replace, Device: "y"}, ""},
+		{scheduler.Verdict{Decision: scheduler.Replace, Device: "x"}, "want another device that works, got \"x\""},
+		{scheduler.Verdict{Decision: scheduler.Replace, Device: "z"}, "want another device that works"},
+		{scheduler.Verdict{Decision: scheduler.Replace}, "want another device that works"},
+		{scheduler.Verdict{Decision: "bury"}, "want restart, replace or stop"},
+		{scheduler.Verdict{Decision: scheduler.Stop, Reason: "two\nlines"}, "one line"},
+		{scheduler.Verdict{Decision: scheduler.Stop, Reason: strings.Repeat("r", maxReason+1)}, "at most 500 bytes, got 501"},
+	} {
+		err := JudgeVerdict(q, c.v)
+		if (err != nil) != (c.says != "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%.60v: got %v, want %q", c.v, err, c.says)
+		}
 	}
 }
 

@@ -2,7 +2,9 @@ package host
 
 import (
 	"context"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	schedulerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/scheduler/v1"
@@ -11,15 +13,33 @@ import (
 // queueRoom is how many events wait for a plugin; more are lost.
 const queueRoom = 256
 
+// flushWait bounds how long a plugin that is being stopped may take to be told
+// what waits for it.
+const flushWait = 2 * time.Second
+
 // queue holds events for one process.
 type queue struct {
 	events chan scheduler.Event
 	once   sync.Once
 	closed chan struct{}
+	told   chan struct{} // closed when nothing more is told
 }
 
 func newQueue() *queue {
-	return &queue{events: make(chan scheduler.Event, queueRoom), closed: make(chan struct{})}
+	return &queue{events: make(chan scheduler.Event, queueRoom), closed: make(chan struct{}), told: make(chan struct{})}
+}
+
+// wait returns once nothing more is told, in a bound. A nil queue is told.
+func (q *queue) wait() {
+	if q == nil {
+		return
+	}
+	late := time.NewTimer(flushWait)
+	defer late.Stop()
+	select {
+	case <-q.told:
+	case <-late.C:
+	}
 }
 
 func (q *queue) close() { q.once.Do(func() { close(q.closed) }) }
@@ -39,14 +59,16 @@ func (p *Plugin) Observe(e scheduler.Event) {
 	}
 }
 
-// tell streams events until the queue is closed or the stream broken. A plugin
-// that takes none costs nothing but its events, so it is no strike.
+// tell streams events until the queue is closed and empty, or the stream broken.
+// A plugin that takes none costs nothing but its events, so it is no strike.
 func (p *Plugin) tell(running *process, q *queue) {
+	defer close(q.told)
 	ctx, cancel := context.WithCancel(p.life)
 	defer cancel()
 	context.AfterFunc(ctx, q.close)
-	p.edges.Go(func() { // ends with the queue; frees a Send that waits
+	p.edges.Go(func() { // ends with the queue, in a bound; frees a Send that waits
 		<-q.closed
+		q.wait()
 		cancel()
 	})
 	stream, err := running.ask.Observe(ctx)
@@ -55,18 +77,34 @@ func (p *Plugin) tell(running *process, q *queue) {
 	}
 	for {
 		select {
-		case <-q.closed:
-			return
 		case e := <-q.events:
 			if stream.Send(eventMessage(e)) != nil {
 				return
 			}
+		case <-q.closed:
+			flush(stream, q)
+			return
+		}
+	}
+}
+
+// flush tells what is left, and waits until the plugin has heard it.
+func flush(stream schedulerv1.Scheduler_ObserveClient, q *queue) {
+	for {
+		select {
+		case e := <-q.events:
+			if stream.Send(eventMessage(e)) != nil {
+				return
+			}
+		default:
+			_, _ = stream.CloseAndRecv() // that it has no answer changes nothing
+			return
 		}
 	}
 }
 
 func eventMessage(e scheduler.Event) *schedulerv1.Event {
-	m := &schedulerv1.Event{Number: e.Number, AtUnixMs: e.At.UnixMilli(), Level: string(e.Level), Name: e.Name, Message: e.Message, Step: uint64(e.Step), Row: uint64(e.Row)}
+	m := &schedulerv1.Event{Number: e.Number, AtUnixMs: e.At.UnixMilli(), Level: string(e.Level), Name: strings.ToValidUTF8(e.Name, "?"), Message: strings.ToValidUTF8(e.Message, "?"), Step: uint64(e.Step), Row: uint64(e.Row)}
 	if e.Worker != nil {
 		m.Worker = workerMessage(*e.Worker)
 	}

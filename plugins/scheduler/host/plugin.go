@@ -209,8 +209,10 @@ func (p *Plugin) Close() error {
 	running := p.process
 	p.process = nil
 	p.state.State, p.state.Pid = Stopped, 0
+	q := p.queue
 	p.closeQueue()
 	p.mu.Unlock()
+	q.wait()
 	p.cancel()
 	var err error
 	if running != nil {

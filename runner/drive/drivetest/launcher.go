@@ -30,13 +30,13 @@ type Launcher struct {
 }
 
 // Launch starts one life.
-func (l *Launcher) Launch(ctx context.Context, life runner.Life) (drive.Process, error) {
+func (l *Launcher) Launch(ctx context.Context, life runner.Life, device string) (drive.Process, error) {
 	if l.Before != nil {
 		if err := l.Before(ctx, life); err != nil {
 			return nil, err
 		}
 	}
-	p := &Process{life: life, launcher: l, orders: make(chan ask, 64), replies: make(chan reply, 64), broken: make(chan error, 1),
+	p := &Process{Device: device, life: life, launcher: l, orders: make(chan ask, 64), replies: make(chan reply, 64), broken: make(chan error, 1),
 		closed: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{})}
 	w := &Worker{ID: life.Worker, Sum: &l.Sum, Gone: p.gone, Died: p.Die, Poison: l.Poison}
 	if l.Wait != nil {
@@ -83,4 +83,16 @@ func (l *Launcher) All() []*Process {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]*Process(nil), l.all...)
+}
+
+// Device gives what a life was started on; empty where there was no such life.
+func (l *Launcher) Device(id runner.Life) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.all {
+		if p.life == id {
+			return p.Device
+		}
+	}
+	return ""
 }

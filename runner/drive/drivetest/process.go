@@ -18,6 +18,7 @@ import (
 // Process is a worker that is a few goroutines. It dies as a process does: at
 // once, whatever it does, and its lane with it.
 type Process struct {
+	Device   string // that it was started on
 	life     runner.Life
 	launcher *Launcher
 	orders   chan ask

@@ -1,0 +1,45 @@
+package view
+
+import (
+	"fmt"
+	"strings"
+)
+
+// scheduler draws the scheduling plugin: how it does, and who decided last.
+// Without one there is nothing to say.
+func (m model) scheduler() string {
+	p := m.status.Plugin
+	if p == nil {
+		return ""
+	}
+	paint := m.style.busy
+	switch p.State {
+	case "running":
+		paint = m.style.good
+	case "quarantined":
+		paint = m.style.bad
+	}
+	parts := []string{p.Name + " " + p.Version, fmt.Sprintf("%d answers", p.Calls)}
+	if p.Refused > 0 {
+		parts = append(parts, fmt.Sprintf("%d refused", p.Refused))
+	}
+	if p.Strikes > 0 {
+		parts = append(parts, fmt.Sprintf("strike %d", p.Strikes))
+	}
+	if by := m.status.DecidedBy(); by != "" {
+		parts = append(parts, by)
+	}
+	return fmt.Sprintf("  %-12s", "scheduler") + paint.Render(fmt.Sprintf("%-11s", p.State)) + oneLine(" "+strings.Join(parts, " · "), max(m.width-25, 1))
+}
+
+// losses draws the recent loss of each source of the data, where there are several.
+func (m model) losses() string {
+	var parts []string
+	for _, x := range m.status.Losses {
+		parts = figure(parts, oneLine(x.Source, 30), "%.4f", x.Loss)
+	}
+	if len(m.status.Losses) < 2 || len(parts) == 0 {
+		return ""
+	}
+	return oneLine("loss by source: "+strings.Join(parts, " · "), m.width-2)
+}
