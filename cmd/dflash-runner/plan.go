@@ -63,7 +63,12 @@ func (c *cli) plan(ctx context.Context, loaded *config.Config) (plan.Plan, error
 	if err != nil {
 		return plan.Plan{}, err
 	}
-	return plan.Make(loaded, target, m.Machine)
+	costs, err := machine.Costs(loaded)
+	if err != nil {
+		return plan.Plan{}, err
+	}
+	p, _, err := plan.For(loaded, target, m.Machine, costs)
+	return p, err
 }
 
 // fit prints the sizes that fit this machine.

@@ -113,8 +113,8 @@ func (s Setup) micros() int {
 }
 
 // rowAt gives the place in the trace of row j of a node, which counts its own
-// rows from 0: those of a micro-step lie side by side over all nodes.
-func (s Setup) rowAt(node, j int) int {
-	_, d := s.count()
+// rows from 0: those of a micro-step lie side by side over all nodes. d is the
+// drafters of a node.
+func (s *Setup) rowAt(d, node, j int) int {
 	return j/d*(d*s.Nodes) + node*d + j%d
 }
