@@ -63,12 +63,9 @@ const gain = 1.005
 // targets away as long as that costs nothing. Where a number of drafters that
 // does not divide rows_per_step would be faster, a note says so.
 func (b Balance) Choose(w Wanted) (Choice, error) {
-	all, refused := w.layouts()
-	if len(all) == 0 {
-		if refused == nil {
-			refused = runner.Errorf(runner.Exhausted, "choose workers: want a GPU that nobody uses, got none").WithHint("see what doctor says of the GPUs")
-		}
-		return Choice{}, refused
+	all, err := w.Layouts()
+	if err != nil {
+		return Choice{}, err
 	}
 	fits := func(l Layout) bool { return b.RowsPerStep%l.Drafters == 0 }
 	c, err := b.best(all, fits, 0)
@@ -251,4 +248,17 @@ func (w Wanted) as(l Layout) Wanted {
 		w.Colocate = strconv.FormatBool(l.Paired)
 	}
 	return w
+}
+
+// Layouts gives the ways to divide the devices that w allows and that leave none
+// of them over where counts are open; an error where there is none.
+func (w Wanted) Layouts() ([]Layout, error) {
+	all, refused := w.layouts()
+	if len(all) == 0 && refused == nil {
+		refused = runner.Errorf(runner.Exhausted, "choose workers: want a GPU that nobody uses, got none").WithHint("see what doctor says of the GPUs")
+	}
+	if len(all) > 0 {
+		refused = nil
+	}
+	return all, refused
 }

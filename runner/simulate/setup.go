@@ -32,15 +32,10 @@ type Setup struct {
 
 // Assigner chooses the target that makes a row: a place in free, which has two
 // entries or more. A choice stands until the target makes the row.
-type Assigner interface {
-	Assign(row runner.Row, tokens int, free []placement.Candidate) (int, error)
-}
+type Assigner func(row runner.Row, tokens int, free []placement.Candidate) (int, error)
 
 // Balanced assigns by placement.Assign.
-type Balanced struct{}
-
-// Assign chooses.
-func (Balanced) Assign(_ runner.Row, _ int, free []placement.Candidate) (int, error) {
+func Balanced(_ runner.Row, _ int, free []placement.Candidate) (int, error) {
 	return placement.Assign(free), nil
 }
 

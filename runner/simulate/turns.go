@@ -92,7 +92,7 @@ func (w *world) makers(n *node) (free []int) {
 func (w *world) give(n *node, i int, free []int) bool {
 	if n.chosen < 0 && w.s.Assign != nil && len(free) > 1 {
 		row := w.s.rowAt(w.drafters, n.index, n.made)
-		at, err := w.s.Assign.Assign(runner.Row(row+1), w.s.Trace.row(row).Tokens, w.question(n, free))
+		at, err := w.s.Assign(runner.Row(row+1), w.s.Trace.row(row).Tokens, w.question(n, free))
 		if err == nil && (at < 0 || at >= len(free)) {
 			err = runner.Errorf(runner.Invalid, "assign row %d: want one of %d free targets, got place %d", row+1, len(free), at)
 		}

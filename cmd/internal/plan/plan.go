@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -225,6 +226,30 @@ func (w work) wanted(m Machine, of map[runner.Role]placement.Memory) placement.W
 	return placement.Wanted{Targets: int(c.Workers.Targets), Drafters: int(c.Workers.Drafters), CUDA: w.cuda, GPUs: m.GPUs,
 		Colocate: c.Workers.Colocate, Turns: c.Workers.Turns, Threads: c.Workers.Threads, Cores: m.Cores,
 		TargetBytes: of[runner.Target].Total(), DrafterBytes: of[runner.Drafter].Total()}
+}
+
+// Moved is the plan with workers on other devices of the machine, as a plugin
+// chose: on holds every worker.
+func (p Plan) Moved(on map[runner.Worker]string, m Machine) (Plan, error) {
+	var placed []placement.Placed
+	workers := slices.Clone(p.Workers)
+	for i := range workers {
+		workers[i].Device = on[workers[i].Name]
+		placed = append(placed, placement.Placed{Worker: workers[i].Name, Device: workers[i].Device})
+	}
+	kind, why, err := placement.ArenaKind(p.Arenas.Kind, p.Device == "cuda", placed, m.Links)
+	if err != nil {
+		return Plan{}, err
+	}
+	p.Workers, p.Arenas.Kind, p.Arenas.Reason = workers, kind, why
+	p.Devices, p.Notes = []Device{}, []string{}
+	for _, g := range m.GPUs {
+		if d := p.on(g); d.Wanted > 0 {
+			p.Devices = append(p.Devices, d)
+		}
+	}
+	p.note()
+	return p, nil
 }
 
 // on adds up what a GPU's workers take.
