@@ -55,6 +55,7 @@ func (c *Config) check(before Problems) Problems {
 	k.buckets()
 	k.workers()
 	k.scheduler()
+	k.costs()
 	k.rest()
 	return k.problems
 }

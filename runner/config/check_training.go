@@ -22,7 +22,7 @@ func (k *checker) training() {
 	if len(t.Betas) != 2 {
 		k.add("training.betas", "", "want two numbers, got %d", len(t.Betas))
 	}
-	if n := k.Workers.Drafters; n > 0 && k.ok("training.rows_per_step", "workers.drafters") && t.RowsPerStep%n != 0 {
+	if n := int(k.Workers.Drafters); n > 0 && k.ok("training.rows_per_step", "workers.drafters") && t.RowsPerStep%n != 0 {
 		k.add("training.rows_per_step", fmt.Sprintf("%d or %d would do", max(t.RowsPerStep-t.RowsPerStep%n, n), t.RowsPerStep-t.RowsPerStep%n+n),
 			"want a multiple of the %d drafters, got %d", n, t.RowsPerStep)
 	}
@@ -94,6 +94,9 @@ var deviceRule = regexp.MustCompile(`^([0-9]{1,4}|GPU-[0-9a-zA-Z-]+)$`)
 
 func (k *checker) workers() {
 	w := k.Workers
+	if k.Scheduler.Use == Fixed && (w.Targets == Auto || w.Drafters == Auto) {
+		k.add("scheduler.use", "name both counts, or leave scheduler.use at balanced", "want balanced or a plugin where workers.targets or workers.drafters is auto, got fixed")
+	}
 	k.flex()
 	if w.Device == "cpu" {
 		if k.Drafter.Attention == "flex" {
@@ -121,12 +124,13 @@ func (k *checker) workers() {
 	if n == 0 || !k.ok("workers.targets", "workers.drafters", "workers.devices") {
 		return // how many GPUs there are is known at placement
 	}
-	if w.Colocate == "false" && w.Targets+w.Drafters > n {
+	t, d := max(1, int(w.Targets)), max(1, int(w.Drafters)) // auto: one at least
+	if w.Colocate == "false" && t+d > n {
 		k.add("workers.colocate", "name more GPUs, or set colocate: auto",
-			"want a GPU for each of %d workers with colocate: false, got %d: two workers would share one", w.Targets+w.Drafters, n)
+			"want a GPU for each of %d workers with colocate: false, got %d: two workers would share one", t+d, n)
 		return
 	}
-	if most := max(w.Targets, w.Drafters); most > n {
-		k.add("workers.devices", "only a target and a drafter may share a GPU", "want at least %d GPUs for %d targets and %d drafters, got %d", most, w.Targets, w.Drafters, n)
+	if most := max(t, d); most > n {
+		k.add("workers.devices", "only a target and a drafter may share a GPU", "want at least %d GPUs for %d targets and %d drafters, got %d", most, t, d, n)
 	}
 }

@@ -138,7 +138,7 @@ func TestProblems(t *testing.T) {
 		{"row longer than the embedded target's positions", valid, []string{"training.buckets=[1025]"}, []string{"training.buckets: want at most the target's 1024 positions, got 1025"}},
 		{"zero steps", valid, []string{"training.steps=0"}, []string{"training.steps: want at least 1 step, got 0 (or set training.epochs)"}},
 		{"steps and epochs", valid, []string{"training.epochs=2"}, []string{"want steps or epochs, got both"}},
-		{"no drafter", valid, []string{"workers.drafters=0"}, []string{"workers.drafters: want at least 1, got 0 (Drafters is the number of drafter workers. Default 1.)"}},
+		{"no drafter", valid, []string{"workers.drafters=0"}, []string{"workers.drafters: want at least 1, or auto, got 0"}},
 		{"negative steps", valid, []string{"training.steps=-1"}, []string{"training.steps: want at least 0, got -1 (Steps of the optimiser; 0: use epochs. Default 0.)"}},
 		{"a list's entry", valid, []string{"training.buckets=[2]"}, []string{"training.buckets[0]: want at least 8, got 2 (Buckets are the lengths"}},
 		{"rows not a multiple of drafters", valid, []string{"training.rows_per_step=5"}, []string{"training.rows_per_step: want a multiple of the 2 drafters, got 5 (4 or 6 would do)"}},

@@ -30,7 +30,7 @@ func defaults() *Config {
 		Checkpoints: Checkpoints{EverySteps: 500, KeepLast: 2, KeepBest: 1},
 		Evaluate:    Evaluate{Prompts: 24, PromptTokens: 32, NewTokens: 96, HeldoutSamples: 32},
 		Scheduler: Scheduler{
-			Use: Builtin, Required: "false", Deadline: Duration(time.Second), Start: Duration(10 * time.Second), Strikes: 3, Pool: 1024,
+			Use: Balanced, Required: "false", Deadline: Duration(time.Second), Start: Duration(10 * time.Second), Strikes: 3, Pool: 1024,
 			BackoffMin: Duration(5 * time.Second), BackoffMax: Duration(5 * time.Minute),
 		},
 		Failure: Failure{

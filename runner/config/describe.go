@@ -30,7 +30,7 @@ func describe(n ast.Node) string {
 // wanted says what a field takes.
 func wanted(f reflect.StructField) string {
 	switch t := f.Type; {
-	case t == reflect.TypeFor[Duration]() || t == reflect.TypeFor[Size]():
+	case t == reflect.TypeFor[Duration]() || t == reflect.TypeFor[Size]() || t == reflect.TypeFor[Count]():
 		return unitWanted(t)
 	case t.Kind() == reflect.Struct, t.Kind() == reflect.Map:
 		return "a section with keys"
@@ -47,8 +47,11 @@ func wanted(f reflect.StructField) string {
 
 // unitWanted says how a value with a unit is written.
 func unitWanted(t reflect.Type) string {
-	if t == reflect.TypeFor[Size]() {
+	switch t {
+	case reflect.TypeFor[Size]():
 		return "a size with its unit such as 2GiB"
+	case reflect.TypeFor[Count]():
+		return "a whole number, or auto"
 	}
 	return "a duration with its unit such as 30s"
 }

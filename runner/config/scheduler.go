@@ -3,13 +3,14 @@ package config
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
 // Scheduler says who decides what a run leaves open: the order of samples, and
 // which free target makes a row.
 type Scheduler struct {
-	// Use names who decides: fixed is built in, any other name is an entry of plugins. Default fixed.
+	// Use names who decides: balanced and fixed are built in, any other name is an entry of plugins. balanced chooses what workers leaves to it by costs and memory; fixed takes the configuration as it stands. Default balanced.
 	Use string `yaml:"use"`
 	// Required ends the run, before any worker is started, where the plugin cannot be used; false: the built-in goes on alone, and the run is degraded. Default false.
 	Required string `yaml:"required" enum:"false|true"`
@@ -61,14 +62,21 @@ type PluginFile struct {
 	SHA256 string `yaml:"sha256"`
 }
 
-// Builtin is the scheduler that is no plugin.
-const Builtin = "fixed"
+// The schedulers that are no plugins. A plugin that places nothing has balanced
+// beside it.
+const (
+	Balanced = "balanced"
+	Fixed    = "fixed"
+)
+
+// builtins are their names.
+var builtins = []string{Balanced, Fixed}
 
 // Plugin gives the entry that scheduler.use names, and its place in the
-// catalog; nil for the built-in.
+// catalog; nil for a built-in.
 func (s *Scheduler) Plugin() (*Plugin, int) {
 	for i := range s.Plugins {
-		if s.Plugins[i].Name == s.Use && s.Use != Builtin {
+		if s.Plugins[i].Name == s.Use && !contains(builtins, s.Use) {
 			return &s.Plugins[i], i
 		}
 	}
@@ -84,7 +92,7 @@ var (
 // scheduler checks the catalog, and that who decides is in it.
 func (k *checker) scheduler() {
 	s := &k.Scheduler
-	names := []string{Builtin}
+	names := slices.Clone(builtins)
 	for i := range s.Plugins {
 		at := fmt.Sprintf("scheduler.plugins[%d]", i)
 		k.plugin(&s.Plugins[i], at, names)
@@ -95,7 +103,7 @@ func (k *checker) scheduler() {
 		if near := suggest(s.Use, names); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
-		k.add("scheduler.use", hint, "want %s or the name of a plugin in scheduler.plugins, got %q", Builtin, clip(s.Use))
+		k.add("scheduler.use", hint, "want %s, or the name of a plugin in scheduler.plugins, got %q", strings.Join(builtins, ", "), clip(s.Use))
 	}
 	if s.BackoffMin > s.BackoffMax {
 		k.add("scheduler.backoff_max", "", "want at least backoff_min %s, got %s", s.BackoffMin, s.BackoffMax)

@@ -54,7 +54,7 @@ func TestPythonSchedulerIsShort(t *testing.T) {
 
 func TestSchedulerProblems(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"unknown scheduler", catalog("short-frist", ""), `f.yaml:7:8: scheduler.use: want fixed or the name of a plugin in scheduler.plugins, got "short-frist" (did you mean "short-first"?)`},
+		{"unknown scheduler", catalog("short-frist", ""), `f.yaml:7:8: scheduler.use: want balanced, fixed, or the name of a plugin in scheduler.plugins, got "short-frist" (did you mean "short-first"?)`},
 		{"no sum", strings.Replace(catalog("fixed", ""), sum64, "abc", 1), `f.yaml:12:15: scheduler.plugins[0].sha256: want a sha256 in 64 hex digits, got "abc"`},
 		{"unknown key of an entry", catalog("fixed", "      arg: [x]\n"), `f.yaml:13:7: scheduler.plugins[0].arg: unknown key (did you mean "args"?)`},
 		{"no path", strings.Replace(catalog("fixed", ""), "bin/short-first", `""`, 1), `scheduler.plugins[0].path: want a file, got nothing`},

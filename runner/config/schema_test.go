@@ -80,6 +80,8 @@ func spell(v reflect.Value) string {
 		return x.String()
 	case Size:
 		return x.String()
+	case Count:
+		return x.String()
 	case string:
 		if x == "" {
 			return "empty"
@@ -109,7 +111,7 @@ func spell(v reflect.Value) string {
 func fieldDocs(t *testing.T) map[string]string {
 	t.Helper()
 	docs := map[string]string{}
-	for _, name := range []string{"sections.go", "scheduler.go"} {
+	for _, name := range []string{"sections.go", "scheduler.go", "counts.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -125,7 +127,11 @@ func addDocs(docs map[string]string, file *ast.File) {
 		if !ok {
 			return true
 		}
-		for _, f := range spec.Type.(*ast.StructType).Fields.List {
+		section, ok := spec.Type.(*ast.StructType)
+		if !ok {
+			return false
+		}
+		for _, f := range section.Fields.List {
 			docs[spec.Name.Name+"."+f.Names[0].Name] = strings.ReplaceAll(strings.TrimSpace(f.Doc.Text()), "\n", " ")
 		}
 		return false
@@ -167,6 +173,8 @@ func leafOf(t *testing.T, typ reflect.Type, tag reflect.StructTag, docs map[stri
 	case typ == reflect.TypeFor[Size]():
 		s["type"], s["pattern"], s["examples"] = "string", `^[0-9]+ *([KMGT]i?)?B$`, []string{"2GiB"}
 		return s
+	case typ == reflect.TypeFor[Count]():
+		return map[string]any{"anyOf": []any{map[string]any{"type": "integer", "minimum": 1, "maximum": maxCount}, map[string]any{"const": "auto"}}}
 	case typ.Kind() == reflect.Struct:
 		return schemaOf(t, typ, reflect.Zero(typ), docs)
 	case typ.Kind() == reflect.Map: // the plugin's own schema says more

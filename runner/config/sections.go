@@ -32,6 +32,8 @@ type Config struct {
 	Evaluate Evaluate `yaml:"evaluate"`
 	// Scheduler says who decides what a run leaves open.
 	Scheduler Scheduler `yaml:"scheduler"`
+	// Costs says what work takes, for a scheduler that chooses by it.
+	Costs Costs `yaml:"costs"`
 	// Failure says how much is borne before the run gives up.
 	Failure Failure `yaml:"failure"`
 	// Export is the drafter directory that serving engines load.
@@ -245,10 +247,10 @@ type StopAfter struct {
 
 // Workers says which processes run where.
 type Workers struct {
-	// Targets is the number of target workers. Default 1.
-	Targets int `yaml:"targets" min:"1" max:"256"`
-	// Drafters is the number of drafter workers. Default 1.
-	Drafters int `yaml:"drafters" min:"1" max:"256"`
+	// Targets is the number of target workers, or auto: chosen by costs and memory. Default 1.
+	Targets Count `yaml:"targets"`
+	// Drafters is the number of drafter workers, or auto: chosen among the divisors of training.rows_per_step. Default 1.
+	Drafters Count `yaml:"drafters"`
 	// Device that workers and jobs compute on. Default cpu.
 	Device string `yaml:"device" enum:"cpu|cuda"`
 	// Devices are the GPUs to use, in that order, by nvidia-smi's index or UUID; empty: all that this process may see. Default empty.

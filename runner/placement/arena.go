@@ -36,6 +36,11 @@ func ArenaKind(want string, cuda bool, placed []Placed, l Links) (kind, why stri
 		WithHint("set arenas.kind to auto: rows then go through host memory, which is slower")
 }
 
+// Peer reports whether a GPU reads another's memory directly.
+func (l Links) Peer(a, b string) bool {
+	return !slices.Contains(l.MIG, a) && !slices.Contains(l.MIG, b) && !slices.Contains(l.NoPeer, [2]string{a, b}) && !slices.Contains(l.NoPeer, [2]string{b, a})
+}
+
 // obstacle says why a drafter could not read a target's memory, or nothing.
 func (l Links) obstacle(placed []Placed) string {
 	for _, p := range placed {

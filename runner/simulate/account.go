@@ -55,7 +55,7 @@ func (w *world) begin(n *node, x *worker, c Cause, row int) {
 		return
 	}
 	if row >= 0 {
-		row = w.s.rowAt(n.index, row)
+		row = w.s.rowAt(w.drafters, n.index, row)
 	}
 	at := int(x.id.Rank)
 	if x.id.Role == runner.Drafter {

@@ -85,7 +85,7 @@ func (s Setup) fill() time.Duration {
 	for node := range s.Nodes {
 		for _, w := range s.Workers {
 			for j := 0; w.Worker.Role == runner.Target && j < drafters; j++ {
-				best = min(best, ms(s.Trace.row(s.rowAt(node, j)).TargetMS*s.factor(node, w.Device)))
+				best = min(best, ms(s.Trace.row(s.rowAt(drafters, node, j)).TargetMS*s.factor(node, w.Device)))
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func (s Setup) stepOf(n int, order time.Duration) (before, last, quickest, commi
 			}
 			f, own := s.factor(node, w.Device), time.Duration(0)
 			for m := range micros {
-				t := ms(s.Trace.row(s.rowAt(node, (n*micros+m)*drafters+int(w.Worker.Rank))).DrafterMS*f) + order
+				t := ms(s.Trace.row(s.rowAt(drafters, node, (n*micros+m)*drafters+int(w.Worker.Rank))).DrafterMS*f) + order
 				if m == micros-1 {
 					last, quickest = max(last, t), min(quickest, t)
 				} else {

@@ -25,7 +25,7 @@ func (s Setup) crew(node int) crew {
 	c := crew{trained: make([]time.Duration, n), ends: make([]time.Duration, n), factors: make([]float64, n), lanes: make([]int, n)}
 	order, rows := ms(s.Trace.Costs.OrderMS), micros*drafters
 	for j := range rows {
-		c.made += s.Trace.row(s.rowAt(node, j)).TargetMS / 1000
+		c.made += s.Trace.row(s.rowAt(drafters, node, j)).TargetMS / 1000
 	}
 	c.orders = order * time.Duration(rows)
 	for _, w := range s.Workers {
@@ -37,7 +37,7 @@ func (s Setup) crew(node int) crew {
 		}
 		last := time.Duration(0)
 		for m := range micros {
-			last = ms(s.Trace.row(s.rowAt(node, m*drafters+int(w.Worker.Rank))).DrafterMS*f) + order
+			last = ms(s.Trace.row(s.rowAt(drafters, node, m*drafters+int(w.Worker.Rank))).DrafterMS*f) + order
 			c.trained[w.Device] += last
 		}
 		update := ms(s.Trace.Costs.UpdateMS*f) + order

@@ -8,7 +8,7 @@ func (w *world) produce(n *node, i int) {
 	n.made++
 	x.free--
 	w.take(n, x)
-	end := w.now + w.takes(n, x, w.s.Trace.row(w.s.rowAt(n.index, row)).TargetMS)
+	end := w.now + w.takes(n, x, w.s.Trace.row(w.s.rowAt(w.drafters, n.index, row)).TargetMS)
 	w.begin(n, x, Produce, row)
 	w.at(end, func() *node {
 		x := &n.workers[i]
@@ -71,7 +71,7 @@ func (w *world) pull(n *node, r int) {
 	end := max(w.now, x.copyFree) + ms(cost) + ms(w.s.Trace.Costs.OrderMS)
 	x.copyFree = end
 	if w.s.Trail {
-		w.result.Pulls = append(w.result.Pulls, Pull{Node: n.index, Target: target, Rank: r, Row: w.s.rowAt(n.index, row), From: w.now, To: end})
+		w.result.Pulls = append(w.result.Pulls, Pull{Node: n.index, Target: target, Rank: r, Row: w.s.rowAt(w.drafters, n.index, row), From: w.now, To: end})
 	}
 	w.at(end, func() *node {
 		from.free++

@@ -32,15 +32,10 @@ type Setup struct {
 
 // Assigner chooses the target that makes a row: a place in free, which has two
 // entries or more. A choice stands until the target makes the row.
-type Assigner interface {
-	Assign(row runner.Row, tokens int, free []placement.Candidate) (int, error)
-}
+type Assigner func(row runner.Row, tokens int, free []placement.Candidate) (int, error)
 
 // Balanced assigns by placement.Assign.
-type Balanced struct{}
-
-// Assign chooses.
-func (Balanced) Assign(_ runner.Row, _ int, free []placement.Candidate) (int, error) {
+func Balanced(_ runner.Row, _ int, free []placement.Candidate) (int, error) {
 	return placement.Assign(free), nil
 }
 
@@ -113,8 +108,8 @@ func (s Setup) micros() int {
 }
 
 // rowAt gives the place in the trace of row j of a node, which counts its own
-// rows from 0: those of a micro-step lie side by side over all nodes.
-func (s Setup) rowAt(node, j int) int {
-	_, d := s.count()
+// rows from 0: those of a micro-step lie side by side over all nodes. d is the
+// drafters of a node.
+func (s *Setup) rowAt(d, node, j int) int {
 	return j/d*(d*s.Nodes) + node*d + j%d
 }

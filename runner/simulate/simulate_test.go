@@ -154,7 +154,7 @@ func random(r *rand.Rand) Setup {
 		s.Trace.Slow = []Slow{{r.IntN(nodes), r.IntN(devices), 0.5 + 2*r.Float64()}}
 	}
 	if r.IntN(2) == 0 {
-		s.Assign = Balanced{}
+		s.Assign = Balanced
 	}
 	s.Workers, s.RowsPerStep = lay(targets, drafters), len(drafters)*nodes*(1+r.IntN(4))
 	return s
@@ -286,13 +286,14 @@ func TestSynthetic(t *testing.T) {
 	}
 }
 
-type picks int
-
-func (p picks) Assign(runner.Row, int, []placement.Candidate) (int, error) {
-	if p < 0 {
-		return 0, runner.Errorf(runner.Unavailable, "no answer")
+// picks assigns to one place always; below 0 it gives no answer.
+func picks(at int) Assigner {
+	return func(runner.Row, int, []placement.Candidate) (int, error) {
+		if at < 0 {
+			return 0, runner.Errorf(runner.Unavailable, "no answer")
+		}
+		return at, nil
 	}
-	return int(p), nil
 }
 
 func TestRefuses(t *testing.T) {

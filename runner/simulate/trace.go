@@ -128,7 +128,7 @@ func (t Trace) Mean() Row {
 }
 
 // row gives row k of a run, from 0.
-func (t Trace) row(k int) Row { return t.Rows[k%len(t.Rows)] }
+func (t *Trace) row(k int) *Row { return &t.Rows[k%len(t.Rows)] }
 
 // ms makes a time of milliseconds, in whole nanoseconds.
 func ms(x float64) time.Duration { return time.Duration(math.Round(x * 1e6)) }

@@ -35,7 +35,7 @@ func (w *world) serve(n *node, x *worker) {
 
 // cost is how long the next micro-step of a drafter takes.
 func (w *world) cost(n *node, x *worker) time.Duration {
-	return w.takes(n, x, w.s.Trace.row(w.s.rowAt(n.index, x.started*w.drafters+int(x.id.Rank))).DrafterMS)
+	return w.takes(n, x, w.s.Trace.row(w.s.rowAt(w.drafters, n.index, x.started*w.drafters+int(x.id.Rank))).DrafterMS)
 }
 
 // start counts a micro-step and gives its row.

@@ -28,7 +28,8 @@ func (w *world) reducing() bool { return w.ranks > 1 && !w.committing && w.ready
 // turn gives one turn to the longest unserved worker of the first device that
 // has one free.
 func (w *world) turn(n *node) bool {
-	wants := make([]int, len(n.devices)) // 1 + the longest unserved that wants a turn
+	wants := n.firsts
+	clear(wants)
 	free := w.makers(n)
 	for i := range n.workers {
 		x := &n.workers[i]
@@ -77,20 +78,21 @@ func (w *world) makers(n *node) (free []int) {
 	if n.made == w.rows {
 		return nil
 	}
+	n.free = n.free[:0]
 	for i := range w.targets {
 		if x := &n.workers[i]; !x.computing && x.free > 0 {
-			free = append(free, i)
+			n.free = append(n.free, i)
 		}
 	}
-	return free
+	return n.free
 }
 
 // give lets a target make a row, after the assigner was asked where there is a
 // choice; its choice may be another, or one that has to wait for its device.
 func (w *world) give(n *node, i int, free []int) bool {
 	if n.chosen < 0 && w.s.Assign != nil && len(free) > 1 {
-		row := w.s.rowAt(n.index, n.made)
-		at, err := w.s.Assign.Assign(runner.Row(row+1), w.s.Trace.row(row).Tokens, w.question(n, free))
+		row := w.s.rowAt(w.drafters, n.index, n.made)
+		at, err := w.s.Assign(runner.Row(row+1), w.s.Trace.row(row).Tokens, w.question(n, free))
 		if err == nil && (at < 0 || at >= len(free)) {
 			err = runner.Errorf(runner.Invalid, "assign row %d: want one of %d free targets, got place %d", row+1, len(free), at)
 		}

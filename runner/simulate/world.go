@@ -40,7 +40,9 @@ type node struct {
 	made    int      // rows that were given to a target
 	where   []int32  // by row of the node: 1 + the target whose slot holds it full; 0: nowhere
 	grants  uint64
-	chosen  int // target chosen for row made; -1: none
+	chosen  int   // target chosen for row made; -1: none
+	firsts  []int // scratch: by device, 1 + the longest unserved that wants a turn
+	free    []int // scratch: targets that could make the next row
 	over    []int
 }
 
@@ -97,7 +99,7 @@ func newWorld(s Setup) *world {
 	w.ranks, w.rows = w.drafters*s.Nodes, w.drafters*s.micros()*s.Steps
 	w.nodes = make([]node, s.Nodes)
 	for i := range w.nodes {
-		n := node{index: i, chosen: -1, where: make([]int32, w.rows), over: make([]int, w.targets)}
+		n := node{index: i, chosen: -1, where: make([]int32, w.rows), firsts: make([]int, len(s.Turns)), over: make([]int, w.targets)}
 		for d, turns := range s.Turns {
 			n.devices = append(n.devices, device{turns: turns, factor: s.factor(i, d)})
 		}

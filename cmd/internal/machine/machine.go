@@ -4,6 +4,7 @@ package machine
 
 import (
 	"context"
+	"io"
 	"os"
 	"runtime"
 
@@ -62,4 +63,32 @@ func Target(c *config.Config) (config.Model, error) {
 		return c.EmbeddedModel(), nil
 	}
 	return config.ReadModel(c.Target.Directory)
+}
+
+// maxCosts bounds a file of costs, in bytes.
+const maxCosts = 64 << 20
+
+// Costs reads the file that costs.from names; nothing where none is needed.
+func Costs(c *config.Config) ([]byte, error) {
+	if c.Costs.From == "" || c.Workers.Targets != config.Auto && c.Workers.Drafters != config.Auto {
+		return nil, nil
+	}
+	return Trace(c.Costs.From, c.Place("costs.from")+": costs.from")
+}
+
+// Trace reads a file of costs; where says who named it.
+func Trace(path, where string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, runner.Errorf(runner.Invalid, "%s: %w", where, err).WithHint("give a trace of costs, or the summary.json of an earlier run")
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, maxCosts+1))
+	if err != nil {
+		return nil, runner.Errorf(runner.Invalid, "%s: %w", where, err).WithHint("give a trace of costs, or the summary.json of an earlier run")
+	}
+	if len(text) > maxCosts {
+		return nil, runner.Errorf(runner.Invalid, "%s: want at most %d bytes, got more", where, maxCosts)
+	}
+	return text, nil
 }

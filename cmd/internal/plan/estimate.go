@@ -25,9 +25,10 @@ const (
 func (w work) estimate(m Machine) Estimate {
 	c := w.config
 	e := Estimate{LaunchSeconds: launchSeconds, AssumedFLOPsPerS: coreFLOPs * float64(c.Workers.Threads)}
-	workers, parallel := c.Workers.Targets+c.Workers.Drafters, max(1, min(c.Workers.Drafters, m.Cores/max(c.Workers.Threads, 1)))
+	drafters := int(c.Workers.Drafters)
+	workers, parallel := int(c.Workers.Targets)+drafters, max(1, min(drafters, m.Cores/max(c.Workers.Threads, 1)))
 	if c.Workers.Device == "cuda" {
-		e.AssumedFLOPsPerS, parallel = gpuFLOPs, c.Workers.Drafters
+		e.AssumedFLOPsPerS, parallel = gpuFLOPs, drafters
 	}
 	row := w.drafterRow() + w.targetRow()
 	e.StepFLOPs = w.drafterRow() * float64(c.Training.RowsPerStep)

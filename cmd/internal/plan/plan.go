@@ -50,7 +50,8 @@ type Plan struct {
 	Steps       int      `json:"steps"`  // 0: by epochs
 	Epochs      int      `json:"epochs"` // 0: by steps
 	FirstStep   Estimate `json:"first_step"`
-	Notes       []string `json:"notes"` // what is not as one might expect
+	Notes       []string `json:"notes"`            // what is not as one might expect
+	Chosen      *Settled `json:"chosen,omitempty"` // how counts of auto were settled
 }
 
 // Turns is how many workers may compute at once on each device.
@@ -102,14 +103,14 @@ type Arenas struct {
 // Make works out the plan. target is what the target's directory says, or
 // Config.EmbeddedModel.
 func Make(c *config.Config, target config.Model, m Machine) (Plan, error) {
-	ids := c.CapturedLayers(target.Layers)
-	longest := c.Training.Buckets[len(c.Training.Buckets)-1]
-	_, slot, err := arena.Layout(uint32(longest), uint64(len(ids)*target.HiddenSize), storage(c.Target.DType))
+	if c.Workers.Targets == config.Auto || c.Workers.Drafters == config.Auto {
+		return Plan{}, runner.Errorf(runner.Internal, "plan %s: want counts of workers that are settled, got auto", c.Run.Name)
+	}
+	w, err := workOf(c, target)
 	if err != nil {
 		return Plan{}, err
 	}
-	w := work{config: c, cuda: c.Workers.Device == "cuda", target: sizeOf(target), drafter: drafterOf(c, target), captured: uint64(len(ids)), deepest: ids[len(ids)-1] + 1,
-		rows: placement.Rows{Bucket: uint64(longest), Anchors: uint64(c.Training.Anchors), BlockSize: uint64(c.Drafter.BlockSize), Captured: uint64(len(ids)), Apart: apart(ids), SlotBytes: slot}}
+	ids := w.ids
 	p := Plan{Name: c.Run.Name, Device: c.Workers.Device, Attention: c.Drafter.Attention, Shapes: w.shapes(ids, target.VocabSize), Steps: c.Training.Steps, Epochs: c.Training.Epochs, Available: m.Available,
 		Arenas: w.arenas(), ImageBytes: placement.ImageBytes(w.drafter, w.captured), Devices: []Device{}, Notes: []string{}}
 	if err := w.place(&p, m); err != nil {
@@ -132,8 +133,21 @@ func Make(c *config.Config, target config.Model, m Machine) (Plan, error) {
 	return p, nil
 }
 
+// workOf puts a configuration into sizes.
+func workOf(c *config.Config, target config.Model) (work, error) {
+	ids := c.CapturedLayers(target.Layers)
+	longest := c.Training.Buckets[len(c.Training.Buckets)-1]
+	_, slot, err := arena.Layout(uint32(longest), uint64(len(ids)*target.HiddenSize), storage(c.Target.DType))
+	if err != nil {
+		return work{}, err
+	}
+	return work{config: c, cuda: c.Workers.Device == "cuda", target: sizeOf(target), drafter: drafterOf(c, target), ids: ids, captured: uint64(len(ids)), deepest: ids[len(ids)-1] + 1,
+		rows: placement.Rows{Bucket: uint64(longest), Anchors: uint64(c.Training.Anchors), BlockSize: uint64(c.Drafter.BlockSize), Captured: uint64(len(ids)), Apart: apart(ids), SlotBytes: slot}}, nil
+}
+
 // work is a configuration in sizes.
 type work struct {
+	ids             []int // captured layers
 	config          *config.Config
 	cuda            bool
 	target, drafter placement.Model
@@ -145,7 +159,7 @@ type work struct {
 func (w work) shapes(ids []int, vocabulary int) Shapes {
 	t := w.config.Training
 	return Shapes{Buckets: t.Buckets, Anchors: t.Anchors, BlockSize: w.config.Drafter.BlockSize, Queries: t.Anchors * w.config.Drafter.BlockSize,
-		LayerIDs: ids, RowsPerStep: t.RowsPerStep, RowsPerRank: t.RowsPerStep / w.config.Workers.Drafters,
+		LayerIDs: ids, RowsPerStep: t.RowsPerStep, RowsPerRank: t.RowsPerStep / int(w.config.Workers.Drafters),
 		Parameters: w.drafter.Trained(w.captured), Vocabulary: vocabulary}
 }
 
@@ -153,7 +167,7 @@ func (w work) shapes(ids []int, vocabulary int) Shapes {
 // it is reckoned on the target's GPU where the configuration allows that, in
 // whole pieces of what a GPU gives out.
 func (w work) arenas() Arenas {
-	n, slots, slot := w.config.Workers.Targets, w.config.Workers.Slots, w.rows.SlotBytes
+	n, slots, slot := int(w.config.Workers.Targets), w.config.Workers.Slots, w.rows.SlotBytes
 	each, kind := uint64(slots)*slot, runner.ArenaMemfd
 	if w.cuda && w.config.Arenas.Kind != runner.ArenaMemfd {
 		each, kind = placement.OnDevice(each), runner.ArenaCUDA
@@ -164,21 +178,11 @@ func (w work) arenas() Arenas {
 // place puts workers on devices, with what they take there.
 func (w work) place(p *Plan, m Machine) error {
 	c, process := w.config, uint64(processBytes)
-	target := placement.Use{Element: bytesOf(c.Target.DType), CUDA: w.cuda}
 	if w.cuda {
 		process = gpuProcessBytes
 	}
-	if p.Arenas.Kind == runner.ArenaCUDA {
-		target.Slots = p.Arenas.Bytes / uint64(p.Arenas.Count)
-	}
-	drafter := placement.Use{Element: bytesOf(c.Training.ComputeDType), CUDA: w.cuda, Dense: c.Drafter.Attention == "sdpa"}
-	of := map[runner.Role]placement.Memory{
-		runner.Target:  placement.TargetMemory(w.target, w.drafter, w.rows, target),
-		runner.Drafter: placement.DrafterMemory(w.drafter, w.rows, drafter),
-	}
-	placed, err := placement.Place(placement.Wanted{Targets: c.Workers.Targets, Drafters: c.Workers.Drafters, CUDA: w.cuda, GPUs: m.GPUs,
-		Colocate: c.Workers.Colocate, Turns: c.Workers.Turns, Threads: c.Workers.Threads, Cores: m.Cores,
-		TargetBytes: of[runner.Target].Total(), DrafterBytes: of[runner.Drafter].Total()})
+	of := w.memory(w.onTarget())
+	placed, err := placement.Place(w.wanted(m, of))
 	if err != nil {
 		return err
 	}
@@ -203,6 +207,24 @@ func (w work) place(p *Plan, m Machine) error {
 	}
 	p.note()
 	return nil
+}
+
+// memory is what a worker of each role takes on its device.
+func (w work) memory(target placement.Use) map[runner.Role]placement.Memory {
+	c := w.config
+	drafter := placement.Use{Element: bytesOf(c.Training.ComputeDType), CUDA: w.cuda, Dense: c.Drafter.Attention == "sdpa"}
+	return map[runner.Role]placement.Memory{
+		runner.Target:  placement.TargetMemory(w.target, w.drafter, w.rows, target),
+		runner.Drafter: placement.DrafterMemory(w.drafter, w.rows, drafter),
+	}
+}
+
+// wanted is what the configuration asks of placement; a count of 0 is auto.
+func (w work) wanted(m Machine, of map[runner.Role]placement.Memory) placement.Wanted {
+	c := w.config
+	return placement.Wanted{Targets: int(c.Workers.Targets), Drafters: int(c.Workers.Drafters), CUDA: w.cuda, GPUs: m.GPUs,
+		Colocate: c.Workers.Colocate, Turns: c.Workers.Turns, Threads: c.Workers.Threads, Cores: m.Cores,
+		TargetBytes: of[runner.Target].Total(), DrafterBytes: of[runner.Drafter].Total()}
 }
 
 // on adds up what a GPU's workers take.

@@ -25,6 +25,9 @@ func fits(d *rundir, is *config.Config) error {
 	if err := absolute(was); err != nil {
 		return err
 	}
+	if is.Workers.Targets == config.Auto || is.Workers.Drafters == config.Auto { // as the run began
+		is.Workers.Targets, is.Workers.Drafters, is.Workers.Colocate = was.Workers.Targets, was.Workers.Drafters, was.Workers.Colocate
+	}
 	own := was.Target.Directory != "" && was.Target.Directory == is.Target.Directory
 	for _, s := range []struct {
 		path    string

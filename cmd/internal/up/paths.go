@@ -11,7 +11,7 @@ import (
 // absolute frees a configuration's paths from the working directory: workers
 // and jobs have another one, and so may who resumes the run.
 func absolute(c *config.Config) error {
-	places := []*string{&c.Target.Directory, &c.Drafter.InitFrom, &c.Export.Directory, &c.WarmUp.CacheDirectory}
+	places := []*string{&c.Target.Directory, &c.Drafter.InitFrom, &c.Export.Directory, &c.WarmUp.CacheDirectory, &c.Costs.From}
 	for _, files := range [][]string{c.Data.Files, c.Data.HeldoutFiles, c.Target.Embedded.Corpus.Files} {
 		for i := range files {
 			places = append(places, &files[i])

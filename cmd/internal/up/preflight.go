@@ -27,9 +27,19 @@ func (u *up) preflight(ctx context.Context) error {
 		return err
 	}
 	m.Cores = u.cores
-	p, err := plan.Make(c, model, m.Machine)
+	costs, err := machine.Costs(c)
 	if err != nil {
 		return err
+	}
+	p, c, err := plan.For(c, model, m.Machine, costs)
+	if err != nil {
+		return err
+	}
+	if c != u.config { // with the counts that were left to the scheduler
+		u.config = c
+		if err := u.writeConfig(); err != nil {
+			return err
+		}
 	}
 	if !p.Fits {
 		return runner.Errorf(runner.Exhausted, "plan run: want %s of memory, have %s (%s)", config.Size(p.MemoryBytes), config.Size(m.Memory.Have), m.Memory.Where).

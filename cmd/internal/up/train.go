@@ -127,7 +127,7 @@ func (p planned) sourceOf(s runner.Sample) int {
 // planning makes the planner, and settles how many steps the run has.
 func (u *up) planning(ix *rows.Index) (planned, error) {
 	t := u.config.Training
-	c := rows.Config{Buckets: unsigned(t.Buckets), Anchors: uint32(t.Anchors), RowsPerStep: t.RowsPerStep, Drafters: u.config.Workers.Drafters, Draws: 1}
+	c := rows.Config{Buckets: unsigned(t.Buckets), Anchors: uint32(t.Anchors), RowsPerStep: t.RowsPerStep, Drafters: int(u.config.Workers.Drafters), Draws: 1}
 	total := uint64(t.Steps)
 	if total == 0 {
 		p, err := rows.NewPlanner(ix, c)

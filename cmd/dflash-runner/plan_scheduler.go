@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/dflash-runner/dflash-runner/cmd/internal/plan"
+	"github.com/dflash-runner/dflash-runner/cmd/internal/up"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
+	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/config"
+	"github.com/dflash-runner/dflash-runner/runner/placement"
+	"github.com/dflash-runner/dflash-runner/runner/simulate"
+)
+
+// decisions is what a scheduler would do, and who answered where it did not.
+type decisions struct {
+	Name        string          `json:"name"`
+	PlacedBy    string          `json:"placed_by"`
+	ArrangedBy  string          `json:"arranged_by"`
+	AssignedBy  string          `json:"assigned_by"`
+	Arrangement []runner.Sample `json:"arrangement"` // the first of the epoch, one sample a row of the trace
+	Tokens      []int           `json:"tokens"`      // of each
+	Assignments []runner.Worker `json:"assignments"` // targets of the first rows that had a choice
+	Asked       int             `json:"asked"`       // how often it was to assign
+	Refused     []string        `json:"refused"`     // answers that were not used
+}
+
+// How much of what a scheduler would do is shown.
+const (
+	shownSamples = 12
+	shownRows    = 16
+	shownRefused = 8
+)
+
+// consulted is a scheduler that a plan asks: a built-in, or a plugin that runs.
+type consulted struct {
+	made   decisions
+	plugin *host.Plugin // nil: built in
+}
+
+// consult starts the scheduler of a name, for f, and ends it.
+func (c *cli) consult(ctx context.Context, loaded *config.Config, name string, f func(*consulted) error) error {
+	s := &consulted{made: decisions{Name: name, PlacedBy: config.Balanced, ArrangedBy: config.Balanced, AssignedBy: config.Balanced, Arrangement: []runner.Sample{}, Tokens: []int{}, Assignments: []runner.Worker{}, Refused: []string{}}}
+	if name == config.Balanced || name == config.Fixed {
+		s.made.PlacedBy, s.made.ArrangedBy, s.made.AssignedBy = name, name, name
+		return f(s)
+	}
+	entry, _ := loaded.Scheduler.Plugin()
+	dir, release, err := admin.OwnedDirectory("")
+	if err != nil {
+		return err
+	}
+	o := host.Defaults()
+	o.Directory, o.Environ, o.Seed, o.Call, o.Start = dir, os.Environ(), loaded.Run.Seed, loaded.Scheduler.Deadline.D(), loaded.Scheduler.Start.D()
+	if s.plugin, err = host.Start(ctx, up.Catalog(*entry), o); err != nil {
+		return errors.Join(runner.Errorf(runner.KindOf(err), "plugin %s: %w", name, err).WithHint("%s", runner.HintOf(err)), release())
+	}
+	return errors.Join(f(s), s.plugin.Close(), release())
+}
+
+// refuse notes an answer that was not used, unless the plugin does not do that
+// at all.
+func (s *consulted) refuse(err error) {
+	if !errors.Is(err, host.ErrAbsent) && len(s.made.Refused) < shownRefused {
+		s.made.Refused = append(s.made.Refused, err.Error())
+	}
+}
+
+// place asks where workers run, and moves them there.
+func (s *consulted) place(ctx context.Context, p plan.Plan, from planned, t simulate.Trace) (plan.Plan, error) {
+	if s.plugin == nil || !s.plugin.Can(scheduler.Place) {
+		return p, nil
+	}
+	q := scheduler.PlaceRequest{Colocate: from.config.Workers.Colocate != "false"}
+	for _, g := range from.machine.GPUs {
+		d := scheduler.Device{ID: g.UUID, Name: g.Name, MemoryBytes: g.Bytes, FreeBytes: g.Bytes, Health: "healthy"}
+		for _, o := range from.machine.GPUs {
+			if o.UUID != g.UUID {
+				d.Links = append(d.Links, scheduler.Link{ID: o.UUID, Peer: from.machine.Links.Peer(g.UUID, o.UUID)})
+			}
+		}
+		q.Devices = append(q.Devices, d)
+	}
+	if from.config.Workers.Device == "cpu" {
+		q.Devices, q.Colocate = []scheduler.Device{{ID: placement.CPU, Name: placement.CPU, MemoryBytes: p.Available, FreeBytes: p.Available, Health: "healthy"}}, true
+	}
+	row := t.Mean()
+	for _, w := range p.Workers {
+		n := scheduler.Need{Worker: w.Name, MemoryBytes: w.MemoryBytes}
+		if cost := map[runner.Role]*float64{runner.Target: &row.TargetMS, runner.Drafter: &row.DrafterMS}[w.Name.Role]; t.Measured {
+			n.RowMS = cost
+		}
+		q.Needs = append(q.Needs, n)
+	}
+	answer, err := s.plugin.Place(ctx, q)
+	if err != nil {
+		s.refuse(err)
+		return p, nil
+	}
+	on := map[runner.Worker]string{}
+	for _, x := range answer {
+		on[x.Worker] = x.Device
+	}
+	s.made.PlacedBy = s.made.Name
+	if from.config.Workers.Device == "cpu" {
+		return p, nil // there is one device, and the answer was checked
+	}
+	return p.Moved(from.config, from.machine, on)
+}
+
+// decide has the scheduler arrange the trace's rows, each as a sample of its
+// own, and lets it assign in the simulation.
+func (s *consulted) decide(ctx context.Context, setup *simulate.Setup, from planned) error {
+	s.arrange(ctx, &setup.Trace, from)
+	for i := range min(shownSamples, len(setup.Trace.Rows)) {
+		s.made.Tokens = append(s.made.Tokens, setup.Trace.Rows[i].Tokens)
+	}
+	if s.plugin != nil && s.plugin.Can(scheduler.Assign) {
+		setup.Assign, s.made.AssignedBy = s.assigner(ctx, uint32(setup.Trace.Shape.Bucket)), s.made.Name
+	}
+	if s.made.Name == config.Balanced {
+		setup.Assign = s.assigner(ctx, 0)
+	}
+	return nil
+}
+
+// arrange puts the trace's rows into the order that the scheduler gives, a
+// horizon at a time.
+func (s *consulted) arrange(ctx context.Context, t *simulate.Trace, from planned) {
+	rows := t.Rows
+	pool := make([]scheduler.Candidate, len(rows))
+	for i, r := range rows {
+		pool[i] = scheduler.Candidate{Sample: runner.Sample(i), Tokens: uint32(r.Tokens), Supervised: uint32(r.Tokens), Anchors: uint32(max(1, t.Shape.Anchors))}
+	}
+	var order []runner.Sample
+	for s.plugin != nil && s.plugin.Can(scheduler.Arrange) && len(pool) > 0 {
+		q := scheduler.ArrangeRequest{Epoch: 1, Count: min(len(pool), from.config.Training.HorizonSteps*from.config.Training.RowsPerStep), Left: len(pool), Total: len(rows), Pool: pool,
+			Sources: []scheduler.Source{{Name: t.Name}}}
+		next, err := s.plugin.Arrange(ctx, q)
+		if err != nil {
+			s.refuse(err)
+			next = scheduler.First(q)
+		} else {
+			s.made.ArrangedBy = s.made.Name
+		}
+		order = append(order, next...)
+		pool = without(pool, next)
+	}
+	if len(order) == 0 {
+		for i := range rows {
+			order = append(order, runner.Sample(i))
+		}
+	}
+	t.Rows = make([]simulate.Row, len(rows))
+	for i, at := range order {
+		t.Rows[i] = rows[at]
+	}
+	s.made.Arrangement = order[:min(shownSamples, len(order))]
+}
+
+// without gives what is left of a pool.
+func without(pool []scheduler.Candidate, taken []runner.Sample) (left []scheduler.Candidate) {
+	gone := map[runner.Sample]bool{}
+	for _, t := range taken {
+		gone[t] = true
+	}
+	for _, c := range pool {
+		if !gone[c.Sample] {
+			left = append(left, c)
+		}
+	}
+	return left
+}
+
+// assigner assigns by the scheduler, and notes what it said. The first free
+// target stands in for a bad answer, as in a run.
+func (s *consulted) assigner(ctx context.Context, bucket uint32) simulate.Assigner {
+	return func(row runner.Row, tokens int, free []placement.Candidate) (int, error) {
+		at := 0
+		if s.plugin == nil {
+			at = placement.Assign(free)
+		} else {
+			at = s.assign(ctx, scheduler.AssignRequest{Row: row, Bucket: bucket, Tokens: uint32(tokens)}, free)
+		}
+		s.made.Asked++
+		if len(s.made.Assignments) < shownRows {
+			s.made.Assignments = append(s.made.Assignments, free[at].Target)
+		}
+		return at, ctx.Err()
+	}
+}
+
+// assign asks the plugin.
+func (s *consulted) assign(ctx context.Context, q scheduler.AssignRequest, free []placement.Candidate) int {
+	for _, f := range free {
+		q.Free = append(q.Free, f.Target)
+	}
+	target, err := s.plugin.Assign(ctx, q)
+	if err != nil {
+		s.refuse(err)
+		return 0
+	}
+	return slices.Index(q.Free, target) // the host has judged that it is there
+}
+
+// printDecisions prints what a scheduler would do.
+func (c *cli) printDecisions(d decisions) error {
+	names := func(all []runner.Worker) string {
+		var out []string
+		for _, w := range all {
+			out = append(out, w.String())
+		}
+		return strings.Join(out, " ")
+	}
+	if err := c.print("scheduler %s\n  %-12s by %s\n  %-12s by %s: first samples %v, of %v tokens\n  %-12s by %s, asked for %d rows: %s\n", d.Name, "placed", d.PlacedBy,
+		"arranged", d.ArrangedBy, d.Arrangement, d.Tokens, "assigned", d.AssignedBy, d.Asked, names(d.Assignments)); err != nil {
+		return err
+	}
+	for _, r := range d.Refused {
+		if err := c.print("  %-12s %s; the built-in answered\n", "refused", r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// knownScheduler refuses a name that is neither built in nor in the catalog.
+func knownScheduler(c *config.Config, name string) error {
+	names := []string{config.Balanced, config.Fixed}
+	for _, p := range c.Scheduler.Plugins {
+		names = append(names, p.Name)
+	}
+	for _, n := range names {
+		if n == name {
+			return nil
+		}
+	}
+	return usage("--scheduler: want %s, got %q", strings.Join(names, ", "), name)
+}
