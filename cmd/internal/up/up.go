@@ -85,6 +85,7 @@ type up struct {
 	gpus        []doctor.GPU   // of the machine, where the run is on GPUs; from preflight on
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
 	held        []*flock.Lock  // cache entries that the run uses
+	staged      func(string)   // called between a plugin's check and its start; nil but in tests
 
 	mu            sync.Mutex // guards below
 	loop          *drive.Loop
