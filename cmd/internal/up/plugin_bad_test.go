@@ -180,7 +180,7 @@ func TestRequiredBadPlugin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		set := badSettings(t, c.which, "scheduler.required=true", "run.directory="+filepath.Join(b.root, "runs"))
+		set := badSettings(t, c.which, "scheduler.required=true", "python.interpreter=/nowhere/python", "run.directory="+filepath.Join(b.root, "runs"))
 		if c.set != "" {
 			set = append(set, c.set)
 		}
