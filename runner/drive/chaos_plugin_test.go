@@ -79,11 +79,11 @@ func (p *plugin) ArrangeOf(ctx context.Context, _ uint32, count, _ int, pool []r
 		case 0:
 			out = out[1:]
 		case 1:
-			out = append(out, pool[0])
+			out[0] = out[len(out)-1] // twice, unless it is the only one
 		case 2:
 			out[r.IntN(len(out))] = 4_000_000
 		case 3:
-			out = slices.Repeat(out[:1], len(out)+1)
+			out[0] = p.Samples[r.IntN(len(p.Samples))] // given before, mostly
 		}
 	}
 	return out, nil
