@@ -58,10 +58,14 @@ func (c *cli) consult(ctx context.Context, loaded *config.Config, name string, f
 	}
 	o := host.Defaults()
 	o.Directory, o.Environ, o.Seed, o.Call, o.Start = dir, os.Environ(), loaded.Run.Seed, loaded.Scheduler.Deadline.D(), loaded.Scheduler.Start.D()
-	if s.plugin, err = host.Start(ctx, up.Catalog(*entry), o); err != nil {
-		return errors.Join(runner.Errorf(runner.KindOf(err), "plugin %s: %w", name, err).WithHint("%s", runner.HintOf(err)), release())
+	giveBack, err := c.borrow(ctx, loaded, up.Catalog(*entry), &o)
+	if err != nil {
+		return errors.Join(err, release())
 	}
-	return errors.Join(f(s), s.plugin.Close(), release())
+	if s.plugin, err = host.Start(ctx, up.Catalog(*entry), o); err != nil {
+		return errors.Join(runner.Errorf(runner.KindOf(err), "plugin %s: %w", name, err).WithHint("%s", runner.HintOf(err)), giveBack(), release())
+	}
+	return errors.Join(f(s), s.plugin.Close(), giveBack(), release())
 }
 
 // refuse notes an answer that was not used, unless the plugin does not do that

@@ -179,7 +179,7 @@ func purpose(t *testing.T, name string, arm func(w *world, hit func() bool) hook
 		s := newScene(1)
 		for ; s.drafters != 2 || s.core.ImageEvery > 2 || s.core.Checkpoint != 2 || s.poison != 0; s = newScene(s.seed + aimMask + 1) {
 		}
-		s.aim, s.core.KeepLast = nil, 100
+		s.aim, s.plugin, s.core.KeepLast = nil, false, 100
 		dir := t.TempDir()
 		var want, got outcome
 		synctest.Test(t, func(t *testing.T) { want = newWorld(t, s, dir+"/whole").undisturbed() })

@@ -21,12 +21,14 @@ type scene struct {
 	targets  int
 	drafters int
 	aim      *cell // that the history is about; nil: none
+	plugin   bool  // a plugin decides
+	pool     int   // that it is shown
 }
 
 func (s scene) String() string {
 	c := s.core
-	return fmt.Sprintf("%d targets, %d drafters, %d samples, %d rows a step, %d slots of %q, gate %d, turns %v, horizon %d, images every %d, checkpoints every %d, %d kept, evaluation %+v, poison %d",
-		s.targets, s.drafters, len(s.index.Samples), s.rows.RowsPerStep, c.Slots, c.ArenaKind, c.GateWidth, c.Devices, c.HorizonSteps, c.ImageEvery, c.Checkpoint, c.KeepLast, c.Evaluation, s.poison)
+	return fmt.Sprintf("%d targets, %d drafters, %d samples, %d rows a step, %d slots of %q, gate %d, turns %v, horizon %d, images every %d, checkpoints every %d, %d kept, evaluation %+v, poison %d, plugin %v",
+		s.targets, s.drafters, len(s.index.Samples), s.rows.RowsPerStep, c.Slots, c.ArenaKind, c.GateWidth, c.Devices, c.HorizonSteps, c.ImageEvery, c.Checkpoint, c.KeepLast, c.Evaluation, s.poison, s.plugin)
 }
 
 // random gives numbers that the seed and the names decide, whoever asks first.
@@ -69,6 +71,9 @@ func newScene(seed uint64) scene {
 			Prompts: uint32(r.IntN(2) * 3), PromptChunk: 2, NewTokens: 8}
 	}
 	s.place(r)
+	if r := s.random("plugin"); r.IntN(3) == 0 {
+		s.plugin, s.pool, s.core.ArrangeAhead, s.core.AskScheduler = true, 1+r.IntN(60), r.IntN(4), true
+	}
 	if s.aim != nil {
 		s.core.GateWidth = 1
 		s.stretch(&s.core.Restart.Base, "backoff", "")

@@ -95,9 +95,11 @@ func (c cell) why() string {
 
 // table counts strikes by cell.
 type table struct {
-	counts    [11][5][numKinds]int
-	seen      [11][5]int // looks that found a worker so
-	histories int
+	counts     [11][5][numKinds]int
+	seen       [11][5]int // looks that found a worker so
+	histories  int
+	withPlugin int            // of them
+	did        map[string]int // what plugins did
 }
 
 func (a *table) at(c cell) int { return a.counts[c.state][c.phase][c.kind] }
@@ -155,6 +157,7 @@ func (a *table) judge(t *testing.T) {
 		c := cells()[i]
 		t.Errorf("never struck: %v (seen %d times)", c, a.seen[c.state][c.phase])
 	}
+	a.plugged(t)
 	for s, state := range stateNames {
 		for p, phase := range phaseNames {
 			if why := never(state, phase); why != "" && a.seen[s][p] > 0 {
@@ -194,5 +197,5 @@ func (a *table) String() string {
 	for _, why := range slices.Sorted(maps.Keys(reasons)) {
 		fmt.Fprintf(&b, "\n- %s", why)
 	}
-	return b.String()
+	return b.String() + a.plugins()
 }

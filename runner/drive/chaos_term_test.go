@@ -80,6 +80,12 @@ func (t *term) config() drive.Config {
 		Plannable: p.Plannable(), Draws: t.w.s.rows.Draws}
 	fixed := drive.Fixed{Seed: t.w.s.seed, Samples: p.Plannable(), Draws: c.Draws}
 	c.Builtin, c.Scheduler = fixed, moody{fixed, t}
+	switch {
+	case t.w.follow != nil:
+		c.Scheduler = follower{fixed, &t.w.follow}
+	case t.w.s.plugin:
+		c.Scheduler, c.Pool = &plugin{moody: moody{fixed, t}, done: map[string]int{}}, t.w.s.pool
+	}
 	c.Core.Planner, c.Core.Excluded = p, p.Excluded()
 	t.file, c.Core.Resume = t.w.open()
 	return c

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dflash-runner/dflash-runner/runner"
 )
 
 // Flags of the chaos test: `go test ./runner/drive -run Chaos -chaos.minutes 60`;
@@ -25,9 +27,11 @@ const (
 
 // TestChaos_Fakes strikes runs of fakes in every state of every machine, kills
 // the supervisor again and again, and goes on until they are done: each ends
-// as the undisturbed run of its scene, and leaves nothing behind.
+// as the undisturbed run of its scene, and leaves nothing behind. In a third of
+// them a plugin decides, and the run that it is held against follows the order
+// that came of it.
 func TestChaos_Fakes(t *testing.T) {
-	all := &table{}
+	all := &table{did: map[string]int{}}
 	openPoller(t)
 	began := time.Now()
 	for n := 0; !t.Failed() && more(n, time.Since(began), all); n++ {
@@ -37,7 +41,7 @@ func TestChaos_Fakes(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) { chaosHistory(t, seed, all) })
 	}
-	t.Logf("%d histories in %v\n%s", all.histories, time.Since(began).Round(time.Second), all)
+	t.Logf("%d histories, %d with a plugin, in %v\n%s", all.histories, all.withPlugin, time.Since(began).Round(time.Second), all)
 	if *chaosSeed == 0 && !testing.Short() && !t.Failed() {
 		all.judge(t)
 	}
@@ -60,20 +64,35 @@ func chaosHistory(t *testing.T, seed uint64, all *table) {
 	s := newScene(seed)
 	dir := t.TempDir()
 	before := descriptors(t)
-	var want outcome
-	synctest.Test(t, func(t *testing.T) { want = newWorld(t, s, dir+"/whole").undisturbed() })
+	var want, got outcome
+	var order []runner.ArrangeRecord // nil: the built-in's
+	said := func() string { return "" }
+	defer func() {
+		if t.Failed() || *chaosSeed != 0 {
+			t.Logf("-chaos.seed=%d: %s\n%s", seed, s, said())
+		}
+	}()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, s, dir+"/struck")
-		w.struck = all
-		defer func() {
-			if t.Failed() || *chaosSeed != 0 {
-				t.Logf("-chaos.seed=%d: %s\n%s", seed, s, w.said())
-			}
-		}()
-		if got := w.toTheEnd(); !t.Failed() && got != want {
-			t.Errorf("want the undisturbed run's end\n%+v, got\n%+v", want, got)
+		w.struck, said = all, w.said
+		if got = w.toTheEnd(); s.plugin && !t.Failed() {
+			order = w.arranged()
 		}
 	})
+	if t.Failed() {
+		return
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, s, dir+"/whole")
+		w.follow = order
+		want = w.undisturbed()
+	})
+	if got != want {
+		t.Errorf("want the end of an undisturbed run in the same order\n%+v, got\n%+v", want, got)
+	}
+	if s.plugin {
+		all.withPlugin++
+	}
 	for fd, what := range descriptors(t) {
 		if before[fd] == "" {
 			t.Errorf("want no descriptor left open, got %s of %s", fd, what)

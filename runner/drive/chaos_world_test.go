@@ -26,10 +26,11 @@ type outcome struct {
 type world struct {
 	t      *testing.T
 	s      scene
-	dir    string // what is on the disk now
-	struck *table // nil: undisturbed
-	here   table  // cells of this history
-	left   int    // strikes to come
+	dir    string                 // what is on the disk now
+	struck *table                 // nil: undisturbed
+	here   table                  // cells of this history
+	left   int                    // strikes to come
+	follow []runner.ArrangeRecord // an order to be given; nil: the scene's scheduler decides
 
 	on hooks // strikes on purpose
 

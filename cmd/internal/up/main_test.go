@@ -10,7 +10,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	"github.com/dflash-runner/dflash-runner/plugins/worker/workertest"
 	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -25,8 +24,7 @@ func TestMain(m *testing.M) {
 		workertest.Main(workertest.Worker{Answer: answer, Lane: serve, WarmUp: tell})
 	}
 	if len(os.Args) > 2 && os.Args[1] == "plugin" {
-		scheduler.Serve(plugged{os.Args[2]})
-		os.Exit(0)
+		becomePlugin(os.Args[2:])
 	}
 	goleak.VerifyTestMain(m)
 }

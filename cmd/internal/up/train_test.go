@@ -39,6 +39,8 @@ type bench struct {
 	t    *testing.T
 	root string
 	data dataset
+
+	prepare func(*up) // called before the run; nil: nothing is done
 }
 
 func newBench(t *testing.T) *bench {
@@ -112,6 +114,9 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	u.cancel = cancel
+	if b.prepare != nil {
+		b.prepare(u)
+	}
 	around, err := u.open(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -88,6 +88,7 @@ type up struct {
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
 	held        []*flock.Lock  // cache entries that the run uses
 	teller      atomic.Pointer[teller]
+	staged      func(string) // called between a plugin's check and its start; nil but in tests
 
 	mu            sync.Mutex // guards below
 	loop          *drive.Loop
