@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
 )
@@ -29,6 +30,8 @@ type plugin struct {
 	back time.Time  // dead until then
 	done map[string]int
 }
+
+var _ drive.PoolScheduler = (*plugin)(nil)
 
 // Name gives the plugin's.
 func (*plugin) Name() string { return "plugin" }
@@ -66,14 +69,14 @@ func (p *plugin) question(ctx context.Context, what string) (*rand.Rand, string,
 }
 
 // ArrangeOf gives any of the pool, in any order.
-func (p *plugin) ArrangeOf(ctx context.Context, _ uint32, count, _ int, pool []runner.Sample) ([]runner.Sample, error) {
+func (p *plugin) ArrangeOf(ctx context.Context, q core.Arrange, pool []runner.Sample) ([]runner.Sample, error) {
 	r, mood, err := p.question(ctx, "arrange")
 	if err != nil {
 		return nil, err
 	}
 	out := slices.Clone(pool)
 	r.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
-	out = out[:min(count, len(out))]
+	out = out[:min(q.Count, len(out))]
 	if mood == "wrong" {
 		switch r.IntN(4) {
 		case 0:
