@@ -31,8 +31,9 @@ type Bound struct {
 // Targets. All rows of a node are made by its targets, each by one turn of its
 // device. When the last row is made, its hand-off, the shortest last micro-step,
 // sum, vote and commit are still to come. Before that a target's device has its
-// turns, for as many as it has targets, less what drafters on it computed by
-// then. Work of w on devices with factors f and times a to give needs
+// turns, for as many as it has targets, less what drafters on it held by then:
+// each micro-step and commit one, the common last micro-step all of them from
+// its beginning to its end. Work of w on devices with factors f and times a to give needs
 // sum(a/f) >= w, whoever makes which row.
 //
 // The run is no shorter than the longer of the two. What devices compute is the
@@ -42,9 +43,9 @@ type Bound struct {
 func (s Setup) Bound() Bound {
 	chain, tail := s.chain()
 	targets := time.Duration(0)
-	work := time.Duration(0)
+	work, lasts := time.Duration(0), s.lasts()
 	for node := range s.Nodes {
-		c := s.crew(node)
+		c := s.crew(node, lasts)
 		targets = max(targets, c.need(s, tail))
 		work += c.most()
 	}
@@ -124,4 +125,21 @@ func (s Setup) stepOf(n int, order time.Duration) (before, last, quickest, commi
 		}
 	}
 	return before, last, quickest, commit
+}
+
+// RateBound gives rows a second that no schedule can keep up for long: what
+// happens once, such as the first row's making and the last one's training, is
+// left out of the bound.
+func (s Setup) RateBound() float64 {
+	s.Trace.Costs.ImageEvery = 0
+	once, _ := s.chain()
+	s.Steps *= 2
+	twice, _ := s.chain()
+	longest, lasts := (twice - once).Seconds(), s.lasts()
+	for node := range s.Nodes {
+		c := s.crew(node, lasts)
+		clear(c.ends)
+		longest = max(longest, c.need(s, 0).Seconds()/2)
+	}
+	return float64(s.RowsPerStep*s.Steps/2) / longest
 }

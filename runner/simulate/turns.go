@@ -36,7 +36,7 @@ func (w *world) turn(n *node) bool {
 		if !w.wants(n, x, i, free) {
 			continue
 		}
-		if first := wants[x.device]; first == 0 || x.granted < n.workers[first-1].granted {
+		if first := wants[x.device]; first == 0 || w.earlier(x, &n.workers[first-1]) {
 			wants[x.device] = i + 1
 		}
 	}
@@ -52,6 +52,14 @@ func (w *world) turn(n *node) bool {
 		return true
 	}
 	return false
+}
+
+// earlier reports whether a worker goes before another of its device.
+func (w *world) earlier(a, b *worker) bool {
+	if w.s.TrainFirst && a.id.Role != b.id.Role {
+		return a.id.Role == runner.Drafter
+	}
+	return a.granted < b.granted
 }
 
 // wants reports whether a worker wants a turn.

@@ -30,7 +30,7 @@ func TestSettle(t *testing.T) {
 		"rows that five divide":     {append(h200, append(auto, "training.rows_per_step=40", "workers.colocate=false")...), gpusOf(140, 140, 140, 140, 140, 140, 140, 140), 3, 5, "false", "chosen: 3 targets, 5 drafters"},
 		"rows that five do not":     {append(h200, append(auto, "workers.colocate=false")...), gpusOf(140, 140, 140, 140, 140, 140, 140, 140), 4, 4, "false", "rows_per_step 24 is no multiple of 5 drafters: 25 would be"},
 		"no memory for pairs":       {append(h200, auto...), gpusOf(45, 45, 45, 45, 45, 45, 45, 45), 4, 4, "false", "chosen"},
-		"drafters given":            {append(h200, "workers.targets=auto", "workers.drafters=3"), gpusOf(140, 140, 140, 140, 140, 140, 140, 140), 3, 3, "false", "chosen: 3 targets, 3 drafters"},
+		"drafters given":            {append(h200, "workers.targets=auto", "workers.drafters=3"), gpusOf(140, 140, 140, 140, 140, 140, 140, 140), 5, 3, "false", "chosen: 5 targets, 3 drafters"},
 		"one GPU, nothing measured": {append(auto, "training.rows_per_step=8"), gpusOf(140), 1, 1, "true", "reckoned from the arithmetic at 500000 GFLOP/s"},
 	} {
 		conf := large(t, c.set...)
