@@ -42,6 +42,7 @@ func TestChooseLayout(t *testing.T) {
 		"pairs lose nothing":                {eight, 24, 1, 1.4, 0, Layout{8, 6, true}, "", 1},
 		"pairs lose much":                   {eight, 40, 1, 1.4, 0.5, Layout{3, 5, false}, "", 12},
 		"as good: nobody shares":            {eight, 24, 1, 1, 0, Layout{4, 4, false}, "", 2},
+		"nearly as good: nobody shares":     {eight, 24, 1, 1.04, 0.017, Layout{4, 4, false}, "", 20},
 		"the divisors of rows_per_step":     {eight, 4, 1, 1.7, 0.5, Layout{4, 4, false}, "3 targets, 5 drafters would make 2.9 rows a second for 2.4, but rows_per_step 4 is no multiple of 5 drafters: 5 would be", 20},
 		"no memory for a pair":              {with(eight, func(w *Wanted) { w.TargetBytes = 61 << 20 }), 24, 1, 1, 0, Layout{4, 4, false}, "", 2},
 		"drafters are law":                  {with(eight, func(w *Wanted) { w.Drafters = 3 }), 24, 1, 3, 0.9, Layout{5, 3, false}, "", 9},
