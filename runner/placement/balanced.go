@@ -59,8 +59,10 @@ const gain = 1.005
 // allows, the memory of its GPUs holds, and whose drafters divide rows_per_step.
 // A count of w above 0 is law, and so is colocate true or false. It looks at
 // layouts that use every GPU, from the highest bound down, and stops where no
-// bound is above the best rate: what is left cannot be better. Where a number of
-// drafters that does not divide rows_per_step would be faster, a note says so.
+// bound is near the best rate: what is left cannot be better. Of those that come
+// within half a percent of the best, one in which nobody shares is taken, then one
+// with fewer workers. Where a number of drafters that does not divide
+// rows_per_step would be faster, a note says so.
 func (b Balance) Choose(w Wanted) (Choice, error) {
 	all, err := w.Layouts()
 	if err != nil {
@@ -106,7 +108,7 @@ func (b Balance) best(all []Layout, allowed func(Layout) bool, floor float64) (C
 	slices.SortStableFunc(by, func(x, y bounded) int { return cmp.Compare(y.bound, x.bound) })
 	var c Choice
 	for i, l := range by {
-		if l.bound <= max(c.Rate, floor) {
+		if l.bound*gain <= max(c.Rate, floor) {
 			c.Skipped = len(by) - i
 			break
 		}

@@ -23,7 +23,8 @@ type crew struct {
 // hold every turn of drafters' devices.
 func (s Setup) crew(node int, lasts []time.Duration) crew {
 	_, drafters := s.count()
-	n, micros := len(s.Turns), s.micros()*s.Steps
+	n, each := len(s.Turns), s.micros()
+	micros := each * s.Steps
 	c := crew{trained: make([]time.Duration, n), held: make([]time.Duration, n), ends: make([]time.Duration, n), factors: make([]float64, n), lanes: make([]int, n)}
 	order, rows := ms(s.Trace.Costs.OrderMS), micros*drafters
 	for j := range rows {
@@ -41,7 +42,7 @@ func (s Setup) crew(node int, lasts []time.Duration) crew {
 		for m := range micros {
 			own := ms(s.Trace.row(s.rowAt(drafters, node, m*drafters+int(w.Worker.Rank))).DrafterMS*f) + order
 			c.trained[w.Device] += own
-			if m%s.micros() < s.micros()-1 || lasts == nil {
+			if m%each < each-1 || lasts == nil {
 				c.held[w.Device] += own
 			}
 			last = own
