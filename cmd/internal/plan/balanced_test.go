@@ -57,7 +57,7 @@ func model(t simulate.Trace) config.Model {
 // so much longer than the bound of the chosen layout, and no other way to divide
 // the node with the same rows a step is more than 3 % faster.
 func TestBalancedNearTheBound(t *testing.T) {
-	const steps = 60
+	const steps, trial = 60, 15
 	for _, g := range graded {
 		trace := traceOf(t, g.file)
 		trace.Costs.ImageEvery = 0 // an image holds every layout up alike
@@ -75,18 +75,19 @@ func TestBalancedNearTheBound(t *testing.T) {
 		over, idle, tokens := against(t, s)
 		s.TrainFirst = true
 		first, _, _ := against(t, s)
-		best, err := Splits(c, model(trace), m, trace, steps)
+		best, err := Splits(c, model(trace), m, trace, trial)
 		if err != nil {
 			t.Fatal(err)
 		}
+		own := best[slices.IndexFunc(best, func(b Split) bool { return b.Layout == chosen.Layout })]
 		best = slices.DeleteFunc(best, func(b Split) bool { return b.RowsPerStep != g.rows }) // another recipe
-		t.Logf("%-42s %2d rows a step: %-32s %6.0f tokens/s, idle %5.2f %%, %.2f %% longer than the bound, %.2f %% with drafters first; best %s with %.0f",
-			g.file, g.rows, chosen.Layout, tokens, 100*idle, 100*over, 100*first, best[0].Layout, best[0].TokensPerS)
+		t.Logf("%-42s %2d rows a step: %-32s %6.0f tokens/s, idle %5.2f %%, %.2f %% longer than the bound, %.2f %% with drafters first; in %d steps %.0f, the best %s %.0f",
+			g.file, g.rows, chosen.Layout, tokens, 100*idle, 100*over, 100*first, trial, own.TokensPerS, best[0].Layout, best[0].TokensPerS)
 		if over > g.most || first > g.first {
 			t.Errorf("%s: %s takes %.4f longer than the bound, %.4f with drafters first; want at most %.2f and %.2f", g.file, chosen.Layout, over, first, g.most, g.first)
 		}
-		if tokens < 0.97*best[0].TokensPerS {
-			t.Errorf("%s: %s makes %.0f tokens/s, %s makes %.0f", g.file, chosen.Layout, tokens, best[0].Layout, best[0].TokensPerS)
+		if own.TokensPerS < 0.97*best[0].TokensPerS {
+			t.Errorf("%s: %s makes %.0f tokens/s, %s makes %.0f", g.file, chosen.Layout, own.TokensPerS, best[0].Layout, best[0].TokensPerS)
 		}
 	}
 }
