@@ -78,7 +78,7 @@ func For(c *config.Config, target config.Model, m Machine, costs []byte) (Plan, 
 
 // note says what was chosen, and by what.
 func (s Settled) note() string {
-	return fmt.Sprintf("chosen: %s, for %.1f rows a second as reckoned from costs of %.1f ms a row made and %.1f ms a row trained: %s", s.Layout, s.Rate, s.Target, s.Draft, s.Costs)
+	return fmt.Sprintf("chosen: %s, for %.1f rows a second, predicted from costs of %.1f ms a row made and %.1f ms a row trained: %s", s.Layout, s.Rate, s.Target, s.Draft, s.Costs)
 }
 
 // onTarget is what a target uses, its arena on its own GPU where that may be.

@@ -82,6 +82,16 @@ func TestCostsOfASummary(t *testing.T) {
 	if math.Abs(r.TargetMS-93) > 1e-9 || math.Abs(r.DrafterMS-138) > 1e-9 || math.Abs(got.Costs.UpdateMS-8) > 1e-9 || r.Tokens != 3000 || !got.Measured || !strings.Contains(got.Source, "measured by run before over 100 rows") {
 		t.Errorf("got %+v", got)
 	}
+	if got.Costs.VoteMS != voteMS {
+		t.Errorf("votes of two: got %g ms", got.Costs.VoteMS)
+	}
+	s.Workers[2].Usage["vote"], s.Workers = 0.1, s.Workers[:3]
+	if text, err = json.Marshal(s); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = Costs(c, qwen(), text); err != nil || math.Abs(got.Costs.VoteMS-4) > 1e-9 {
+		t.Errorf("votes of one: got %g ms, %v", got.Costs.VoteMS, err)
+	}
 	s.Workers[0].Certificate.Buckets = []uint32{2048}
 	if text, err = json.Marshal(s); err != nil {
 		t.Fatal(err)
