@@ -53,12 +53,18 @@ func (s Setup) Bound() Bound {
 	return Bound{Seconds: whole.Seconds(), Chain: chain.Seconds(), Targets: targets.Seconds(), IdleShare: max(0, idleShare(s, whole, work))}
 }
 
-// chain adds up the steps, and gives what follows the last row's making at
-// least.
+// chain adds up the first row and the steps, and gives what follows the last
+// row's making at least.
 func (s Setup) chain() (whole, tail time.Duration) {
+	steps, tail, handOff := s.steps()
+	return s.fill() + handOff + steps, tail
+}
+
+// steps adds up the steps, and gives what follows the last row's making, and the
+// quickest hand-off.
+func (s Setup) steps() (whole, tail, handOff time.Duration) {
 	costs, order := s.Trace.Costs, ms(s.Trace.Costs.OrderMS)
-	handOff := ms(min(costs.HandOffMS, costs.HandOffLocalMS)) + order
-	whole = s.fill() + handOff
+	handOff = ms(min(costs.HandOffMS, costs.HandOffLocalMS)) + order
 	vote, image := ms(costs.VoteMS), time.Duration(0)
 	_, drafters := s.count()
 	ranks := drafters * s.Nodes
@@ -76,7 +82,7 @@ func (s Setup) chain() (whole, tail time.Duration) {
 		}
 		tail = handOff + quickest + vote + commit
 	}
-	return whole, tail
+	return whole, tail, handOff
 }
 
 // fill is how long the quickest of the first rows takes at least.
@@ -132,14 +138,12 @@ func (s Setup) stepOf(n int, order time.Duration) (before, last, quickest, commi
 // left out of the bound.
 func (s Setup) RateBound() float64 {
 	s.Trace.Costs.ImageEvery = 0
-	once, _ := s.chain()
-	s.Steps *= 2
-	twice, _ := s.chain()
-	longest, lasts := (twice - once).Seconds(), s.lasts()
+	steps, _, _ := s.steps()
+	longest, lasts := steps.Seconds(), s.lasts()
 	for node := range s.Nodes {
 		c := s.crew(node, lasts)
 		clear(c.ends)
-		longest = max(longest, c.need(s, 0).Seconds()/2)
+		longest = max(longest, c.need(s, 0).Seconds())
 	}
-	return float64(s.RowsPerStep*s.Steps/2) / longest
+	return float64(s.RowsPerStep*s.Steps) / longest
 }
