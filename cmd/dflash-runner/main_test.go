@@ -33,6 +33,8 @@ func TestMain(m *testing.M) {
 		"dflash-runner": main,
 		"live-run":      func() { os.Exit(liveRun(os.Args[1])) },
 		"test-plugin":   func() { scheduler.Serve(testPlugin{}) },
+		"placing":       func() { scheduler.Serve(placing{}) },
+		"wrong":         func() { scheduler.Serve(wrong{}) },
 	})
 }
 
@@ -282,7 +284,7 @@ func self(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(path, text, 0o700))
 	sum, err := host.Sum(path)
 	ts.Check(err)
-	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte("version: 1\ndata: {regenerate: {samples: 64}}\ntraining: {steps: 4, buckets: [160], anchors: 20, rows_per_step: 4}\ndrafter: {layers: 2, captured_layers: 3}\nscheduler:\n  use: test-plugin\n  plugins:\n    - name: test-plugin\n      path: "+
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte("version: 1\ndata: {regenerate: {samples: 64}}\ntraining: {steps: 4, buckets: [160], anchors: 20, rows_per_step: 4}\ndrafter: {layers: 2, captured_layers: 3}\nscheduler:\n  use: "+filepath.Base(path)+"\n  plugins:\n    - name: "+filepath.Base(path)+"\n      path: "+
 		args[0]+"\n      sha256: "+sum+"\n"), 0o600))
 }
 

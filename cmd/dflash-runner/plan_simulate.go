@@ -77,14 +77,8 @@ func (c *cli) simulate(ctx context.Context, from planned) error {
 		return nil
 	}
 	out.Simulation = r.Report()
-	if from.flags.svg != "" {
-		var b bytes.Buffer
-		if err := r.SVG(&b); err != nil {
-			return err
-		}
-		if err := renameio.WriteFile(from.flags.svg, b.Bytes(), 0o644); err != nil {
-			return runner.Errorf(runner.Invalid, "write chart: %w", err).WithHint("name a file that can be written with --svg")
-		}
+	if err := writeChart(from.flags.svg, r); err != nil {
+		return err
 	}
 	if n := len(from.machine.GPUs); n > 1 && n <= splitGPUs {
 		if out.Splits, err = plan.Splits(from.config, from.target, from.machine, t, from.flags.steps); err != nil {
@@ -95,6 +89,21 @@ func (c *cli) simulate(ctx context.Context, from planned) error {
 		return c.printJSON(out)
 	}
 	return c.printSimulated(out, t, r)
+}
+
+// writeChart writes the chart to a file, if one is named.
+func writeChart(file string, r simulate.Result) error {
+	if file == "" {
+		return nil
+	}
+	var b bytes.Buffer
+	if err := r.SVG(&b); err != nil {
+		return err
+	}
+	if err := renameio.WriteFile(file, b.Bytes(), 0o644); err != nil {
+		return runner.Errorf(runner.Invalid, "write chart: %w", err).WithHint("name a file that can be written with --svg")
+	}
+	return nil
 }
 
 // costsOf gives the trace that a flag names, around the configuration's costs.

@@ -59,9 +59,10 @@ const gain = 1.005
 // allows, the memory of its GPUs holds, and whose drafters divide rows_per_step.
 // A count of w above 0 is law, and so is colocate true or false. It looks at
 // layouts that use every GPU, from the highest bound down, and stops where no
-// bound is above the best rate: what is left cannot be better. Then it takes
-// targets away as long as that costs nothing. Where a number of drafters that
-// does not divide rows_per_step would be faster, a note says so.
+// bound is near the best rate: what is left cannot be better. Of those that come
+// within half a percent of the best, one in which nobody shares is taken, then one
+// with fewer workers. Where a number of drafters that does not divide
+// rows_per_step would be faster, a note says so.
 func (b Balance) Choose(w Wanted) (Choice, error) {
 	all, err := w.Layouts()
 	if err != nil {
@@ -75,9 +76,6 @@ func (b Balance) Choose(w Wanted) (Choice, error) {
 	if len(c.Tried) == 0 {
 		return Choice{}, runner.Errorf(runner.Invalid, "choose workers: want training.rows_per_step a multiple of a number of drafters that fits, got %d", b.RowsPerStep).
 			WithHint("set training.rows_per_step to a multiple of workers.drafters")
-	}
-	if err := b.trim(w, &c); err != nil {
-		return Choice{}, err
 	}
 	other, err := b.best(all, func(l Layout) bool { return !fits(l) }, c.Rate*1.02)
 	if err != nil {
@@ -110,7 +108,7 @@ func (b Balance) best(all []Layout, allowed func(Layout) bool, floor float64) (C
 	slices.SortStableFunc(by, func(x, y bounded) int { return cmp.Compare(y.bound, x.bound) })
 	var c Choice
 	for i, l := range by {
-		if l.bound <= max(c.Rate, floor) {
+		if l.bound*gain <= max(c.Rate, floor) {
 			c.Skipped = len(by) - i
 			break
 		}
@@ -133,27 +131,6 @@ func (b Balance) best(all []Layout, allowed func(Layout) bool, floor float64) (C
 	}
 	c.Layout, c.Rate = chosen.Layout, chosen.Rate
 	return c, nil
-}
-
-// trim takes targets away that the choice does not need.
-func (b Balance) trim(w Wanted, c *Choice) error {
-	for least := c.Rate; w.Targets == 0 && c.Targets > 1; {
-		l := c.Layout
-		l.Targets--
-		if b.Bound(l)*gain < least || w.holds(l, w.room()) != nil {
-			return nil
-		}
-		r, err := b.Rate(l)
-		if err != nil {
-			return err
-		}
-		c.Tried = append(c.Tried, Tried{l, r})
-		if r*gain < least {
-			return nil
-		}
-		c.Layout, c.Rate = l, r
-	}
-	return nil
 }
 
 // simpler reports whether l has fewer that share, then fewer workers, than o.

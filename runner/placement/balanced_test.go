@@ -39,15 +39,16 @@ func TestChooseLayout(t *testing.T) {
 		note string
 		most int // rates asked for
 	}{
-		"pairs lose nothing":                {eight, 24, 1, 1.4, 0, Layout{8, 6, true}, "", 1},
+		"pairs lose nothing":                {eight, 24, 1, 1.4, 0, Layout{8, 6, true}, "", 2},
 		"pairs lose much":                   {eight, 40, 1, 1.4, 0.5, Layout{3, 5, false}, "", 12},
-		"as good: nobody shares":            {eight, 24, 1, 1, 0, Layout{4, 4, false}, "", 2},
-		"the divisors of rows_per_step":     {eight, 4, 1, 1.7, 0.5, Layout{3, 4, false}, "3 targets, 5 drafters would make 2.9 rows a second for 2.4, but rows_per_step 4 is no multiple of 5 drafters: 5 would be", 20},
-		"no memory for a pair":              {with(eight, func(w *Wanted) { w.TargetBytes = 61 << 20 }), 24, 1, 1, 0, Layout{4, 4, false}, "", 2},
-		"drafters are law":                  {with(eight, func(w *Wanted) { w.Drafters = 3 }), 24, 1, 3, 0.9, Layout{1, 3, false}, "", 9},
+		"as good: nobody shares":            {eight, 24, 1, 1, 0, Layout{4, 4, false}, "", 4},
+		"nearly as good: nobody shares":     {eight, 24, 1, 1.04, 0.017, Layout{4, 4, false}, "", 20},
+		"the divisors of rows_per_step":     {eight, 4, 1, 1.7, 0.5, Layout{4, 4, false}, "3 targets, 5 drafters would make 2.9 rows a second for 2.4, but rows_per_step 4 is no multiple of 5 drafters: 5 would be", 20},
+		"no memory for a pair":              {with(eight, func(w *Wanted) { w.TargetBytes = 61 << 20 }), 24, 1, 1, 0, Layout{4, 4, false}, "", 4},
+		"drafters are law":                  {with(eight, func(w *Wanted) { w.Drafters = 3 }), 24, 1, 3, 0.9, Layout{5, 3, false}, "", 9},
 		"targets are law":                   {with(eight, func(w *Wanted) { w.Targets = 2 }), 24, 1, 1, 0.9, Layout{2, 2, false}, "", 9},
 		"colocate true is law":              {with(eight, func(w *Wanted) { w.Colocate = "true" }), 40, 1, 1.4, 0.5, Layout{8, 5, true}, "", 40},
-		"colocate false is law":             {with(eight, func(w *Wanted) { w.Colocate = "false" }), 24, 1, 1, 0, Layout{4, 4, false}, "", 2},
+		"colocate false is law":             {with(eight, func(w *Wanted) { w.Colocate = "false" }), 24, 1, 1, 0, Layout{4, 4, false}, "", 4},
 		"one GPU":                           {with(eight, func(w *Wanted) { w.GPUs = w.GPUs[:1] }), 24, 1, 1, 0.5, Layout{1, 1, true}, "", 1},
 		"a CPU of two turns":                {Wanted{Threads: 1, Cores: 2, Colocate: "auto"}, 24, 1, 1, 0, Layout{1, 1, false}, "", 1},
 		"a CPU of eight":                    {Wanted{Threads: 1, Cores: 8, Colocate: "auto"}, 24, 1, 1, 0, Layout{4, 4, false}, "", 1},

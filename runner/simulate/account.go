@@ -81,24 +81,23 @@ func (w *world) become(x *worker, c Cause) {
 
 // account finds out why a node's workers do nothing.
 func (w *world) account(n *node) {
-	free := w.makers(n)
 	for i := range n.workers {
 		x := &n.workers[i]
 		if x.computing {
 			continue
 		}
-		if c := w.idle(n, x, i, free); c != x.doing {
+		if c := w.idle(n, x, i); c != x.doing {
 			w.become(x, c)
 		}
 	}
 }
 
 // idle says why a worker does nothing, as the core does.
-func (w *world) idle(n *node, x *worker, i int, free []int) Cause {
+func (w *world) idle(n *node, x *worker, i int) Cause {
 	switch {
 	case w.step >= w.s.Steps:
 		return Nothing
-	case w.wants(n, x, i, free):
+	case w.wants(n, x, i):
 		return Turn
 	case x.id.Role == runner.Target && n.made == w.rows:
 		return Nothing

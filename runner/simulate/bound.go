@@ -31,8 +31,9 @@ type Bound struct {
 // Targets. All rows of a node are made by its targets, each by one turn of its
 // device. When the last row is made, its hand-off, the shortest last micro-step,
 // sum, vote and commit are still to come. Before that a target's device has its
-// turns, for as many as it has targets, less what drafters on it computed by
-// then. Work of w on devices with factors f and times a to give needs
+// turns, for as many as it has targets, less what drafters on it held by then:
+// each micro-step and commit one, the common last micro-step all of them from
+// its beginning to its end. Work of w on devices with factors f and times a to give needs
 // sum(a/f) >= w, whoever makes which row.
 //
 // The run is no shorter than the longer of the two. What devices compute is the
@@ -42,9 +43,9 @@ type Bound struct {
 func (s Setup) Bound() Bound {
 	chain, tail := s.chain()
 	targets := time.Duration(0)
-	work := time.Duration(0)
+	work, lasts := time.Duration(0), s.lasts()
 	for node := range s.Nodes {
-		c := s.crew(node)
+		c := s.crew(node, lasts)
 		targets = max(targets, c.need(s, tail))
 		work += c.most()
 	}
@@ -52,12 +53,18 @@ func (s Setup) Bound() Bound {
 	return Bound{Seconds: whole.Seconds(), Chain: chain.Seconds(), Targets: targets.Seconds(), IdleShare: max(0, idleShare(s, whole, work))}
 }
 
-// chain adds up the steps, and gives what follows the last row's making at
-// least.
+// chain adds up the first row and the steps, and gives what follows the last
+// row's making at least.
 func (s Setup) chain() (whole, tail time.Duration) {
+	steps, tail, handOff := s.steps()
+	return s.fill() + handOff + steps, tail
+}
+
+// steps adds up the steps, and gives what follows the last row's making, and the
+// quickest hand-off.
+func (s Setup) steps() (whole, tail, handOff time.Duration) {
 	costs, order := s.Trace.Costs, ms(s.Trace.Costs.OrderMS)
-	handOff := ms(min(costs.HandOffMS, costs.HandOffLocalMS)) + order
-	whole = s.fill() + handOff
+	handOff = ms(min(costs.HandOffMS, costs.HandOffLocalMS)) + order
 	vote, image := ms(costs.VoteMS), time.Duration(0)
 	_, drafters := s.count()
 	ranks := drafters * s.Nodes
@@ -75,7 +82,7 @@ func (s Setup) chain() (whole, tail time.Duration) {
 		}
 		tail = handOff + quickest + vote + commit
 	}
-	return whole, tail
+	return whole, tail, handOff
 }
 
 // fill is how long the quickest of the first rows takes at least.
@@ -124,4 +131,19 @@ func (s Setup) stepOf(n int, order time.Duration) (before, last, quickest, commi
 		}
 	}
 	return before, last, quickest, commit
+}
+
+// RateBound gives rows a second that no schedule can keep up for long: what
+// happens once, such as the first row's making and the last one's training, is
+// left out of the bound.
+func (s Setup) RateBound() float64 {
+	s.Trace.Costs.ImageEvery = 0
+	steps, _, _ := s.steps()
+	longest, lasts := steps.Seconds(), s.lasts()
+	for node := range s.Nodes {
+		c := s.crew(node, lasts)
+		clear(c.ends)
+		longest = max(longest, c.need(s, 0).Seconds())
+	}
+	return float64(s.RowsPerStep*s.Steps) / longest
 }

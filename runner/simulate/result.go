@@ -14,7 +14,8 @@ type Result struct {
 	// Used is every worker's time by cause: node by node, targets then drafters. It
 	// adds up to the makespan.
 	Used  [][causes]time.Duration
-	Spans []Span // where a trail was asked for, and
+	Ends  []time.Duration // of each step, when its last rank had committed
+	Spans []Span          // where a trail was asked for, and
 	Pulls []Pull
 
 	setup Setup
@@ -22,6 +23,13 @@ type Result struct {
 
 // RowsPerS gives rows a second.
 func (r Result) RowsPerS() float64 { return float64(r.Rows) / r.Makespan.Seconds() }
+
+// SteadyRowsPerS gives rows a second after the first steps, in which slots and
+// buffers fill; there must be more than those.
+func (r Result) SteadyRowsPerS(after int) float64 {
+	rows := r.setup.RowsPerStep * (len(r.Ends) - after)
+	return float64(rows) / (r.Makespan - r.Ends[after-1]).Seconds()
+}
 
 // TokensPerS gives context tokens a second, padding not counted.
 func (r Result) TokensPerS() float64 { return float64(r.Tokens) / r.Makespan.Seconds() }

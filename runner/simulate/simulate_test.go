@@ -78,6 +78,9 @@ func TestByHand(t *testing.T) {
 		// At 20 both want the turn: the drafter had none yet. At 40 it is the target's.
 		"the longest unserved": {Setup{Trace: Trace{Rows: rowsOf(10, 20)}, Workers: lay([]int{0}, []int{0}), Turns: ones(1), RowsPerStep: 3, Steps: 1}, 90,
 			map[string]float64{"target/0 turn": 20, "drafter/0 turn": 20, "target/0 nothing": 40}},
+		// The same with the drafter first: 20-40-60, then row 2 to 70, and 70-90.
+		"the drafter first": {Setup{TrainFirst: true, Trace: Trace{Rows: rowsOf(10, 20)}, Workers: lay([]int{0}, []int{0}), Turns: ones(1), RowsPerStep: 3, Steps: 1}, 90,
+			map[string]float64{"target/0 turn": 40, "drafter/0 turn": 10, "drafter/0 row": 20}},
 		// Both ready at 16, and device 1 makes row 3 to 26: device 0 keeps its turn from 20. 26-46, rows 4 and 5 before the commits: 62-82, 82-102.
 		"kept for the sum": {Setup{Trace: Trace{Rows: rowsOf(10, 20, 16, 20, 10, 20, 10, 20)}, Workers: lay([]int{0, 1}, []int{0, 1}), Turns: ones(2), RowsPerStep: 2, Steps: 3}, 102,
 			map[string]float64{"target/0 produce": 30, "target/0 turn": 26, "target/1 produce": 42, "drafter/0 train": 60}},

@@ -160,5 +160,6 @@ func (w *world) next() {
 		}
 	}
 	w.result.Makespan = w.now
+	w.result.Ends = append(w.result.Ends, w.now)
 	w.recount()
 }

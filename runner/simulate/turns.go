@@ -30,13 +30,12 @@ func (w *world) reducing() bool { return w.ranks > 1 && !w.committing && w.ready
 func (w *world) turn(n *node) bool {
 	wants := n.firsts
 	clear(wants)
-	free := w.makers(n)
 	for i := range n.workers {
 		x := &n.workers[i]
-		if !w.wants(n, x, i, free) {
+		if !w.wants(n, x, i) {
 			continue
 		}
-		if first := wants[x.device]; first == 0 || x.granted < n.workers[first-1].granted {
+		if first := wants[x.device]; first == 0 || w.earlier(x, &n.workers[first-1]) {
 			wants[x.device] = i + 1
 		}
 	}
@@ -46,7 +45,7 @@ func (w *world) turn(n *node) bool {
 			continue
 		}
 		if n.workers[i].id.Role == runner.Target {
-			return w.give(n, i, free)
+			return w.give(n, i)
 		}
 		w.serve(n, &n.workers[i])
 		return true
@@ -54,8 +53,16 @@ func (w *world) turn(n *node) bool {
 	return false
 }
 
+// earlier reports whether a worker goes before another of its device.
+func (w *world) earlier(a, b *worker) bool {
+	if w.s.TrainFirst && a.id.Role != b.id.Role {
+		return a.id.Role == runner.Drafter
+	}
+	return a.granted < b.granted
+}
+
 // wants reports whether a worker wants a turn.
-func (w *world) wants(n *node, x *worker, i int, free []int) bool {
+func (w *world) wants(n *node, x *worker, i int) bool {
 	if x.computing {
 		return false
 	}
@@ -65,19 +72,11 @@ func (w *world) wants(n *node, x *worker, i int, free []int) bool {
 	if n.chosen >= 0 {
 		return n.chosen == i
 	}
-	for _, f := range free {
-		if f == i {
-			return true
-		}
-	}
-	return false
+	return n.made < w.rows && x.free > 0
 }
 
 // makers gives the targets that could make the lowest row that nobody made.
 func (w *world) makers(n *node) (free []int) {
-	if n.made == w.rows {
-		return nil
-	}
 	n.free = n.free[:0]
 	for i := range w.targets {
 		if x := &n.workers[i]; !x.computing && x.free > 0 {
@@ -89,7 +88,8 @@ func (w *world) makers(n *node) (free []int) {
 
 // give lets a target make a row, after the assigner was asked where there is a
 // choice; its choice may be another, or one that has to wait for its device.
-func (w *world) give(n *node, i int, free []int) bool {
+func (w *world) give(n *node, i int) bool {
+	free := w.makers(n)
 	if n.chosen < 0 && w.s.Assign != nil && len(free) > 1 {
 		row := w.s.rowAt(w.drafters, n.index, n.made)
 		at, err := w.s.Assign(runner.Row(row+1), w.s.Trace.row(row).Tokens, w.question(n, free))

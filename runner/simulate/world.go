@@ -1,7 +1,6 @@
 package simulate
 
 import (
-	"container/heap"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -78,8 +77,8 @@ func Run(s Setup) (Result, error) {
 	}
 	w := newWorld(s)
 	w.touch(nil)
-	for w.err == nil && w.events.Len() > 0 {
-		e := heap.Pop(&w.events).(event)
+	for w.err == nil && len(w.events) > 0 {
+		e := w.events.pop()
 		w.now = e.at
 		w.touch(e.happens())
 	}
@@ -163,24 +162,5 @@ type event struct {
 
 func (w *world) at(t time.Duration, happens func() *node) {
 	w.order++
-	heap.Push(&w.events, event{t, w.order, happens})
-}
-
-// queue is events by time, then by the order in which they were made.
-type queue []event
-
-func (q queue) Len() int { return len(q) }
-func (q queue) Less(i, j int) bool {
-	if q[i].at != q[j].at {
-		return q[i].at < q[j].at
-	}
-	return q[i].order < q[j].order
-}
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *queue) Pop() any {
-	old := *q
-	e := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return e
+	w.events.push(event{t, w.order, happens})
 }

@@ -152,8 +152,12 @@ func measured(text []byte, t simulate.Trace) (simulate.Trace, error) {
 	t.Name, t.Measured = "summary of "+s.Name, true
 	t.Costs.SumMS = 0 // is in what was measured of training
 	t.Costs.UpdateMS = 1000 * spent["commit"] / (steps * drafters)
-	t.Costs.OrderMS = 0
+	t.Costs.OrderMS = 0 // so is an order's way
+	votes := "votes and hand-offs are reckoned"
+	if drafters == 1 { // with others the wait for them is in it
+		t.Costs.VoteMS, votes = 1000*spent["vote"]/steps, "votes too; hand-offs are reckoned"
+	}
 	t.Rows = []simulate.Row{{Tokens: int(s.Tokens / s.Rows), TargetMS: 1000 * spent["produce"] / rows, DrafterMS: 1000 * spent["train"] / rows}}
-	t.Source = fmt.Sprintf("measured by run %s over %.0f rows: rows and update, sum of gradients included; votes and hand-offs are reckoned", s.Name, rows)
+	t.Source = fmt.Sprintf("measured by run %s over %.0f rows: rows and update, sum of gradients included; %s", s.Name, rows, votes)
 	return t, nil
 }

@@ -5,7 +5,6 @@ package plan
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/arena"
@@ -173,90 +172,6 @@ func (w work) arenas() Arenas {
 		each, kind = placement.OnDevice(each), runner.ArenaCUDA
 	}
 	return Arenas{Kind: kind, Count: n, Slots: slots, SlotBytes: slot, Bytes: each * uint64(n)}
-}
-
-// place puts workers on devices, with what they take there.
-func (w work) place(p *Plan, m Machine) error {
-	c, process := w.config, uint64(processBytes)
-	if w.cuda {
-		process = gpuProcessBytes
-	}
-	of := w.memory(w.onTarget())
-	placed, err := placement.Place(w.wanted(m, of))
-	if err != nil {
-		return err
-	}
-	if p.Arenas.Kind, p.Arenas.Reason, err = placement.ArenaKind(c.Arenas.Kind, w.cuda, placed.Workers, m.Links); err != nil {
-		return err
-	}
-	if p.Arenas.Kind == runner.ArenaMemfd {
-		p.Arenas.Bytes = p.Arenas.SlotBytes * uint64(p.Arenas.Slots*p.Arenas.Count)
-	}
-	for _, x := range placed.Workers {
-		mem := of[x.Worker.Role]
-		if p.Arenas.Kind == runner.ArenaMemfd {
-			mem.Slots = 0
-		}
-		p.Workers = append(p.Workers, Worker{x.Worker, x.Device, mem.Total(), mem.Allocated(), process, mem})
-	}
-	p.Turns = placed.Turns
-	for _, g := range m.GPUs {
-		if d := p.on(g); d.Wanted > 0 {
-			p.Devices = append(p.Devices, d)
-		}
-	}
-	p.note()
-	return nil
-}
-
-// memory is what a worker of each role takes on its device.
-func (w work) memory(target placement.Use) map[runner.Role]placement.Memory {
-	c := w.config
-	drafter := placement.Use{Element: bytesOf(c.Training.ComputeDType), CUDA: w.cuda, Dense: c.Drafter.Attention == "sdpa"}
-	return map[runner.Role]placement.Memory{
-		runner.Target:  placement.TargetMemory(w.target, w.drafter, w.rows, target),
-		runner.Drafter: placement.DrafterMemory(w.drafter, w.rows, drafter),
-	}
-}
-
-// wanted is what the configuration asks of placement; a count of 0 is auto.
-func (w work) wanted(m Machine, of map[runner.Role]placement.Memory) placement.Wanted {
-	c := w.config
-	return placement.Wanted{Targets: int(c.Workers.Targets), Drafters: int(c.Workers.Drafters), CUDA: w.cuda, GPUs: m.GPUs,
-		Colocate: c.Workers.Colocate, Turns: c.Workers.Turns, Threads: c.Workers.Threads, Cores: m.Cores,
-		TargetBytes: of[runner.Target].Total(), DrafterBytes: of[runner.Drafter].Total()}
-}
-
-// on adds up what a GPU's workers take.
-func (p *Plan) on(g placement.GPU) Device {
-	d := Device{UUID: g.UUID, Index: g.Index, Name: g.Name, Available: g.Bytes}
-	for _, x := range p.Workers {
-		if x.Device == g.UUID {
-			d.Wanted += x.MemoryBytes
-		}
-	}
-	return d
-}
-
-// note says what is not as one might expect of a run on GPUs.
-func (p *Plan) note() {
-	if p.Device != "cuda" {
-		return
-	}
-	if p.Attention == "sdpa" {
-		p.Notes = append(p.Notes, "drafter.attention: sdpa on a GPU is dense, with explicit masks: slower and larger than flex, which is the default there")
-	}
-	for _, d := range p.Devices {
-		var names []string
-		for _, x := range p.Workers {
-			if x.Device == d.UUID {
-				names = append(names, x.Name.String())
-			}
-		}
-		if len(names) > 1 {
-			p.Notes = append(p.Notes, fmt.Sprintf("%s share GPU %d and take turns", strings.Join(names, " and "), d.Index))
-		}
-	}
 }
 
 // Where names a worker's device for people: cpu, or GPU and its index.

@@ -17,11 +17,13 @@ type Settled struct {
 	Draft  float64 `json:"drafter_row_ms"`
 }
 
-// decideRows bounds the rows of one trial run of a layout, and decideSteps its
-// steps: a choice takes milliseconds.
+// A layout is tried for a few steps, of which the first do not count: slots and
+// buffers fill in them. Images are left out, as they hold every layout up. So a
+// choice takes milliseconds.
 const (
-	decideRows  = 192
-	decideSteps = 6
+	trialSteps = 11
+	trialFrom  = 3
+	trialRows  = 512 // at most, but for steps that are larger than that alone
 )
 
 // Settle gives c with the counts of workers that it leaves to the scheduler,
@@ -76,7 +78,7 @@ func For(c *config.Config, target config.Model, m Machine, costs []byte) (Plan, 
 
 // note says what was chosen, and by what.
 func (s Settled) note() string {
-	return fmt.Sprintf("chosen: %s, for %.1f rows a second as reckoned from costs of %.1f ms a row made and %.1f ms a row trained: %s", s.Layout, s.Rate, s.Target, s.Draft, s.Costs)
+	return fmt.Sprintf("chosen: %s, for %.1f rows a second, predicted from costs of %.1f ms a row made and %.1f ms a row trained: %s", s.Layout, s.Rate, s.Target, s.Draft, s.Costs)
 }
 
 // onTarget is what a target uses, its arena on its own GPU where that may be.
@@ -90,22 +92,23 @@ func (w work) onTarget() placement.Use {
 
 // balance asks the simulator about layouts of this machine.
 func (w work) balance(m Machine, t simulate.Trace) placement.Balance {
+	t.Costs.ImageEvery = 0
 	of := func(l placement.Layout) simulate.Setup {
 		s := w.layout(l, m, t)
-		s.Steps = max(2, min(decideSteps, decideRows/s.RowsPerStep))
+		s.Steps = max(trialFrom+1, min(trialSteps, trialRows/s.RowsPerStep))
 		return s
 	}
 	return placement.Balance{RowsPerStep: w.config.Training.RowsPerStep,
 		Bound: func(l placement.Layout) float64 {
 			s := of(l)
-			return float64(s.RowsPerStep*s.Steps) / s.Bound().Seconds
+			return s.RateBound()
 		},
 		Rate: func(l placement.Layout) (float64, error) {
 			r, err := simulate.Run(of(l))
 			if err != nil {
 				return 0, err
 			}
-			return r.RowsPerS(), nil
+			return r.SteadyRowsPerS(trialFrom), nil
 		}}
 }
 

@@ -30,7 +30,7 @@ func TestSettle(t *testing.T) {
 		"rows that five divide":     {append(h200, append(auto, "training.rows_per_step=40", "workers.colocate=false")...), gpusOf(140, 140, 140, 140, 140, 140, 140, 140), 3, 5, "false", "chosen: 3 targets, 5 drafters"},
 		"rows that five do not":     {append(h200, append(auto, "workers.colocate=false")...), gpusOf(140, 140, 140, 140, 140, 140, 140, 140), 4, 4, "false", "rows_per_step 24 is no multiple of 5 drafters: 25 would be"},
 		"no memory for pairs":       {append(h200, auto...), gpusOf(45, 45, 45, 45, 45, 45, 45, 45), 4, 4, "false", "chosen"},
-		"drafters given":            {append(h200, "workers.targets=auto", "workers.drafters=3"), gpusOf(140, 140, 140, 140, 140, 140, 140, 140), 3, 3, "false", "chosen: 3 targets, 3 drafters"},
+		"drafters given":            {append(h200, "workers.targets=auto", "workers.drafters=3"), gpusOf(140, 140, 140, 140, 140, 140, 140, 140), 5, 3, "false", "chosen: 5 targets, 3 drafters"},
 		"one GPU, nothing measured": {append(auto, "training.rows_per_step=8"), gpusOf(140), 1, 1, "true", "reckoned from the arithmetic at 500000 GFLOP/s"},
 	} {
 		conf := large(t, c.set...)
@@ -81,6 +81,16 @@ func TestCostsOfASummary(t *testing.T) {
 	r := got.Rows[0]
 	if math.Abs(r.TargetMS-93) > 1e-9 || math.Abs(r.DrafterMS-138) > 1e-9 || math.Abs(got.Costs.UpdateMS-8) > 1e-9 || r.Tokens != 3000 || !got.Measured || !strings.Contains(got.Source, "measured by run before over 100 rows") {
 		t.Errorf("got %+v", got)
+	}
+	if got.Costs.VoteMS != voteMS {
+		t.Errorf("votes of two: got %g ms", got.Costs.VoteMS)
+	}
+	s.Workers[2].Usage["vote"], s.Workers = 0.1, s.Workers[:3]
+	if text, err = json.Marshal(s); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = Costs(c, qwen(), text); err != nil || math.Abs(got.Costs.VoteMS-4) > 1e-9 {
+		t.Errorf("votes of one: got %g ms, %v", got.Costs.VoteMS, err)
 	}
 	s.Workers[0].Certificate.Buckets = []uint32{2048}
 	if text, err = json.Marshal(s); err != nil {
