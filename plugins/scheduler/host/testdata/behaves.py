@@ -104,6 +104,5 @@ if __name__ == "__main__":
         case "prints-first":
             print("Welcome to FancyScheduler 3.0", flush=True)
             scheduler.serve(Behaves())
-            print("left in order")
         case _:
             scheduler.serve(Behaves())
