@@ -23,7 +23,7 @@ func (c *cli) pluginsCommand() *cobra.Command {
 	cmd := c.group("plugins", "Show, check and test scheduling plugins",
 		"Shows, checks and tests scheduling plugins: programs that decide the order of samples and which target\n"+
 			"makes a row. A run starts only what its configuration names in scheduler.plugins.")
-	cmd.Example = "  dflash-runner plugins describe ./my-plugin\n  dflash-runner plugins test ./my_plugin.py\n  dflash-runner plugins test ./my-plugin\n  dflash-runner plugins list -f my.yaml"
+	cmd.Example = "  dflash-runner plugins describe ./my-plugin\n  dflash-runner plugins test ./my-plugin\n  dflash-runner plugins list -f my.yaml"
 	cmd.AddCommand(c.pluginsList(), c.pluginsDescribe(), c.pluginsVerify(), c.pluginsTest())
 	return cmd
 }
