@@ -143,7 +143,6 @@ func TestPythonBadAnswers(t *testing.T) {
 		"errs":       "no samples for the moment",
 		"raises":     "KeyError: 'loss'",
 		"late":       "no answer within 300ms",
-		"stuck":      "no answer within 300ms",
 	} {
 		t.Run(which, func(t *testing.T) {
 			o := options(t)
