@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import select
 import signal
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,11 @@ class Mine(scheduler.Scheduler):
         if request.count == 8:
             raise scheduler.Error(scheduler.Kind.EXHAUSTED, "no samples: \\u00fc", hint="w\\u00e4it")
         return scheduler.first(request)
+
+    def observe(self, event):
+        if event.number == 2:
+            raise KeyError("two")
+        print("observed", event.number, event.worker, event.name)
 
 scheduler.serve(Mine())
 print("left in order")
@@ -152,6 +157,25 @@ def test_an_error_has_its_kind_and_hint(host: Host) -> None:
         assert "Traceback" not in errors  # what a plugin says on purpose is no accident
 
 
+def test_events_come_in_order_and_an_exception_loses_one(host: Host) -> None:
+    with host.channel(host.own) as channel:
+        tell = channel.stream_unary(
+            f"/{calls.SERVICE}/Observe", pb.Event.SerializeToString, pb.ObserveReply.FromString
+        )
+        events = [pb.Event(number=n, name="step decided") for n in (1, 2, 3)]
+        events.append(pb.Event(number=7, name="worker died", worker=pb.Worker(role="target", rank=1)))
+        tell(iter(events), timeout=DEADLINE_S)
+        shut_down(channel)
+        code, errors = host.ended()
+    assert code == 0
+    assert [line for line in errors.splitlines() if "observed" in line] == [
+        "imported observed 1 None step decided",
+        "observed 3 None step decided",
+        "observed 7 Worker(role='target', rank=1) worker died",
+    ]
+    assert "KeyError: 'two'" in errors
+
+
 def test_a_stranger_is_refused(host: Host) -> None:
     with host.channel(certificate.new_pair()) as channel:
         assert arrange(channel, 1).code() is grpc.StatusCode.UNAVAILABLE
@@ -176,7 +200,8 @@ def test_sys_exit_ends_the_process(host: Host) -> None:
 
 
 def test_sigterm_ends_it_in_order(host: Host) -> None:
-    host.process.send_signal(signal.SIGINT)  # Ctrl-C is the host's
+    for other in (signal.SIGINT, signal.SIGUSR1):
+        host.process.send_signal(other)
     with host.channel(host.own) as channel:
         assert list(arrange(channel, 1).result().samples) == [4]
     host.process.send_signal(signal.SIGTERM)
@@ -200,18 +225,12 @@ def test_it_ends_with_its_host(tmp_path: Path) -> None:
         pid = int(host.process.stderr.readline())
         fd = os.pidfd_open(pid)
         host.process.kill()
-        ended = threading.Thread(target=wait_for, args=(fd,))
-        ended.start()
-        ended.join(DEADLINE_S)
-        assert not ended.is_alive()
-        os.close(fd)
-
-
-def wait_for(fd: int) -> None:
-    """Until the process of `fd` ended."""
-    import select
-
-    select.select([fd], [], [])
+        try:
+            assert select.select([fd], [], [], DEADLINE_S)[0], "it outlives its host"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+            os.close(fd)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,11 @@ import (
 )
 
 // environmentStage gives the interpreter and the Python tree, making the
-// environment where there is none.
+// environment where there is none; once a run.
 func (u *up) environmentStage(ctx context.Context) error {
+	if u.python.interpreter != "" {
+		return nil
+	}
 	cache, err := pyenv.DefaultCacheDir()
 	if err != nil {
 		return err

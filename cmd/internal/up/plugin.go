@@ -41,26 +41,6 @@ func Catalog(p config.Plugin) host.Entry {
 	return e
 }
 
-// pluginAndEnvironment starts the plugin and gives the Python environment. A
-// script that runs with the environment's Python waits for it, its files checked
-// before: making an environment takes minutes.
-func (u *up) pluginAndEnvironment(ctx context.Context) error {
-	entry, at := u.config.Scheduler.Plugin()
-	if entry == nil || !Catalog(*entry).Borrows() {
-		if err := u.startPlugin(ctx); err != nil {
-			return err
-		}
-		return u.environmentStage(ctx)
-	}
-	if err := host.Verify(Catalog(*entry)); err != nil && u.config.Scheduler.Required == "true" {
-		return &pluginRefused{u.pluginError(entry.Name, at, err)}
-	}
-	if err := u.environmentStage(ctx); err != nil {
-		return err
-	}
-	return u.startPlugin(ctx)
-}
-
 // startPlugin starts the plugin that the configuration uses, if any, before any
 // worker. Without one that is required the run does not begin; without another
 // the built-in goes on alone, and the run is degraded.
@@ -79,6 +59,7 @@ func (u *up) startPlugin(ctx context.Context) error {
 		LogPath: func(start int) string {
 			return u.dir.join("logs", fmt.Sprintf("scheduler-%s.%d.log", entry.Name, start))
 		}}
+	o.Python = u.python.interpreter
 	p, err := host.Start(ctx, Catalog(*entry), o)
 	if err != nil {
 		err = u.pluginError(entry.Name, at, err)

@@ -230,8 +230,14 @@ func (u *up) work(ctx context.Context) (core.Finish, error) {
 	if err := u.preflight(ctx); err != nil {
 		return core.Finish{}, err
 	}
+	if err := u.pythonForPlugin(ctx); err != nil {
+		return core.Finish{}, err
+	}
+	if err := u.startPlugin(ctx); err != nil {
+		return core.Finish{}, err
+	}
 	defer u.stopPlugin()
-	if err := u.pluginAndEnvironment(ctx); err != nil {
+	if err := u.environmentStage(ctx); err != nil {
 		return core.Finish{}, err
 	}
 	u.place(ctx)

@@ -80,12 +80,6 @@ func TestPythonAnswersEverything(t *testing.T) {
 	if s.Name != "good" || s.Version != "1.2.3" || s.APIVersion != 1 || len(s.Capabilities) != 5 || s.Calls != 4 || s.Refused != 0 {
 		t.Errorf("state %+v", s)
 	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
-	if text := readLog(t, o); !strings.HasSuffix(text, "left in order") {
-		t.Errorf("serve did not return: %q", text)
-	}
 }
 
 // TestPythonRefusedAtStart: each gives one clear line and leaves nothing behind.
@@ -149,7 +143,6 @@ func TestPythonBadAnswers(t *testing.T) {
 		"errs":       "no samples for the moment",
 		"raises":     "KeyError: 'loss'",
 		"late":       "no answer within 300ms",
-		"stuck":      "no answer within 300ms",
 	} {
 		t.Run(which, func(t *testing.T) {
 			o := options(t)

@@ -58,7 +58,7 @@ class Calls:
                 "Assign": self._unary(s.assign, pb.AssignRequest),
                 "Place": self._unary(s.place, pb.PlaceRequest),
                 "OnFailure": self._unary(s.on_failure, pb.OnFailureRequest),
-                "Observe": self._stream(s.observe, pb.Event),
+                "Observe": self._stream(s.observe, pb.Event, pb.ObserveReply),
             },
         )
 
@@ -68,11 +68,19 @@ class Calls:
 
         return grpc.unary_unary_rpc_method_handler(ask, request.FromString, _serialize)
 
-    def _stream(self, take: Callable[[Iterator[Any]], Any], request: Any) -> grpc.RpcMethodHandler:
-        def tell(messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            return self._answer(lambda: take(_until_gone(messages, context)), context)
+    def _stream(self, tell: Callable[[Any], None], message: Any, reply: Any) -> grpc.RpcMethodHandler:
+        def take(messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
+            return self._answer(lambda: each(messages, context), context)
 
-        return grpc.stream_unary_rpc_method_handler(tell, request.FromString, _serialize)
+        def each(messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
+            for event in _until_gone(messages, context):
+                try:
+                    tell(event)
+                except Exception:  # noqa: BLE001 what a plugin does not bear is lost to it alone
+                    traceback.print_exc()
+            return reply()
+
+        return grpc.stream_unary_rpc_method_handler(take, message.FromString, _serialize)
 
     def _answer(self, answer: Callable[[], Any], context: grpc.ServicerContext) -> Any:
         """The answer, or a refusal that says why; the traceback goes to the plugin's log."""

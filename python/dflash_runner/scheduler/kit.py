@@ -128,10 +128,9 @@ class Kit:
 
     def observe(self) -> str:
         """Many events."""
-        self._service.observe(
-            pb.Event(number=n + 1, at_unix_ms=1_800_000_000_000, level="info", name="step decided", step=n)
-            for n in range(2000)
-        )
+        for n in range(2000):
+            event = pb.Event(number=n + 1, at_unix_ms=1_800_000_000_000, level="info", name="step decided")
+            self._service.observe(event)
         return "2000 events"
 
     def together(self) -> str:

@@ -75,15 +75,17 @@ def _double(a: _Jacobian) -> _Jacobian:
 
 
 def _add(a: _Jacobian, b: Point) -> _Jacobian:
-    """The sum of `a` and an affine point, which may be the same or opposite."""
+    """The sum of `a` and an affine point that is neither the same nor opposite.
+
+    In `multiply` it never is: before an addition `a` is 2m times the point and 2m + 1 <= k < N.
+    """
     x, y, z = a
     if not z:
         return b[0], b[1], 1
     zz = z * z % P
     h = (b[0] * zz - x) % P
     r = (b[1] * zz * z - y) % P
-    if not h:
-        return (1, 1, 0) if r else _double(a)
+    assert h
     hh = h * h % P
     v = x * hh % P
     x3 = (r * r - h * hh - 2 * v) % P

@@ -88,7 +88,10 @@ class Scheduler:
         raise _lacks(Capability.ON_FAILURE)
 
     def observe(self, event: Event) -> None:
-        """Be told what happens: from one thread, in order. While it does not return, more events are lost."""
+        """Be told what happens: from one thread, in order. While it does not return, more are lost.
+
+        An exception is noted in the log, and the next event is told.
+        """
         raise _lacks(Capability.OBSERVE)
 
 

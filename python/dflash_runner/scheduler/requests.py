@@ -70,8 +70,8 @@ class Candidate:
 class Pool(Sequence[Candidate]):
     """The samples that may come next, in the built-in's order: as columns of P, and as candidates.
 
-    Columns are fast; candidates are made when they are looked at. A sample that is drawn several
-    times in an epoch stands here as often.
+    Columns are fast, and read like lists; candidates are made when they are looked at. A sample that is
+    drawn several times in an epoch stands here as often.
     """
 
     sample_P: Sequence[int]

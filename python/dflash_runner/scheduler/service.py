@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from typing import Any
 
 from dflash_runner.scheduler import words
@@ -72,8 +71,6 @@ class Service:
         """What is done about a death."""
         return words.failure_reply(self._scheduler.on_failure(words.failure_request(message, deadline)))
 
-    def observe(self, messages: Iterable[Any]) -> Any:
-        """Tell of events, until there are no more."""
-        for message in messages:
-            self._scheduler.observe(words.event_of(message))
-        return pb.ObserveReply()
+    def observe(self, message: Any) -> None:
+        """Tell of one event."""
+        self._scheduler.observe(words.event_of(message))

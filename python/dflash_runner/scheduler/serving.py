@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import faulthandler
 import os
 import select
 import signal
@@ -44,7 +45,12 @@ def serve(scheduler: Scheduler) -> None:
     handshake_fd = _take_stdout()
     _end_with_the_host()
     ended = threading.Event()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's
+    faulthandler.enable(file=2)
+    for number in (
+        signal.SIGINT,
+        signal.SIGUSR1,
+    ):  # Ctrl-C is the host's; batch systems send the other to all
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda _number, _frame: ended.set())
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # fork handlers deadlock (grpc#22624)
     from dflash_runner.scheduler.calls import Calls  # after the refusal: a person waits for no import
