@@ -41,8 +41,17 @@ func (c *Core) askVerdict(w *worker, f *runner.Failure) {
 		return
 	}
 	w.pending = w.life.Generation
+	if c.barredFor(w.device) != "" && !c.movable(w) { // it fails at once
+		w.pending = 0
+		return
+	}
 	c.figures.verdicts.Asked++
 	c.do(Judge{Life: w.current(), Device: w.device, Cause: f.Cause, Message: f.Message, Deaths: w.life.Strikes, Budget: c.cfg.Restart.Budget, Spares: c.spares(w)})
+}
+
+// movable reports whether a worker that waits may yet be told to go elsewhere.
+func (c *Core) movable(w *worker) bool {
+	return !c.end.on && w.pending != 0 && w.pending == w.life.Generation && c.now.Before(w.life.Until) && len(c.spares(w)) > 0
 }
 
 // spares gives the devices on which a worker could be started in place of its
@@ -80,11 +89,13 @@ func (c *Core) verdict(in Verdict) {
 	case in.Decision == VerdictReplace && !slices.Contains(c.spares(w), in.Device):
 		c.emit(of(w, runner.Warn, "verdict refused", fmt.Sprintf("%v: want a free device that works, got %.80q", in.Life, in.Device)))
 		c.policy(w)
+		c.hold(w)
 	case in.Decision == VerdictReplace:
 		w.device = in.Device
 		c.judged(w, taken)
 	case in.Decision == VerdictRestart:
 		c.judged(w, taken)
+		c.hold(w)
 	}
 }
 

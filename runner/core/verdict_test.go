@@ -36,10 +36,18 @@ func (w *world) asks(a Judge) {
 	w.judging = append(slices.Clip(w.judging), a)
 }
 
-// placed checks that a life starts where nobody else runs who does not share.
+// placed checks that a life starts on no barred device, and alone where it was
+// moved to.
 func (w *world) placed(l runner.Life, device string) {
+	if why := w.core.barredFor(device); why != "" {
+		w.fault("%v starts on %s: %s", l, device, why)
+	}
+	own := slices.ContainsFunc(w.core.cfg.Workers, func(x Worker) bool { return x.Worker == l.Worker && x.Device == device })
+	if !own && !strings.HasPrefix(device, "spare") {
+		w.fault("%v starts on %s, which is neither its own nor a spare", l, device)
+	}
 	for i := range w.procs {
-		if p := &w.procs[i]; p.up && p.device == device && p.life.Worker != l.Worker && w.setup.turns == 0 {
+		if p := &w.procs[i]; p.up && p.device == device && p.life.Worker != l.Worker && strings.HasPrefix(device, "spare") {
 			w.fault("%v starts on %s, where %v runs", l, device, p.life)
 		}
 	}
@@ -60,6 +68,11 @@ func (w *world) verdictMoves() (ms []move) {
 			}
 		}
 	}
+	if w.bars > 0 {
+		for i := range w.core.workers {
+			ms = append(ms, move{verb: bar, i: i})
+		}
+	}
 	if w.setup.backoff > 0 && slices.ContainsFunc(w.core.workers, func(k worker) bool { return k.life.State == life.Backoff && w.now.Before(k.life.Until) }) {
 		ms = append(ms, move{verb: wait})
 	}
@@ -68,10 +81,14 @@ func (w *world) verdictMoves() (ms []move) {
 
 // pass lets a verdict come, or time pass.
 func (w *world) pass(m move) {
-	if m.verb == wait {
+	switch m.verb {
+	case wait:
 		w.now = w.now.Add(w.setup.backoff << 10)
 		w.give(Tick{})
-	} else {
+	case bar:
+		w.bars, w.stopped = w.bars-1, true
+		w.give(DeviceUnfit{Device: w.core.workers[m.i].device, Reason: "it is hot"})
+	default:
 		w.verdicts--
 		q := w.judging[m.i]
 		in := Verdict{Life: q.Life, Reason: "no more of this"}
@@ -94,7 +111,10 @@ func (w *world) pass(m move) {
 
 // verdicts adds to a state's key what answers may still come, and where workers are.
 func (k *key) verdicts() {
-	k.n(k.w.verdicts, len(k.w.judging), boolInt(k.w.stopped))
+	k.n(k.w.verdicts, k.w.bars, len(k.w.judging), boolInt(k.w.stopped))
+	for _, b := range k.w.core.barred {
+		k.b = append(k.b, b.device...)
+	}
 	for _, q := range k.w.judging {
 		k.n(int(q.Life.Worker.Role[0]), int(q.Life.Worker.Rank), int(q.Life.Generation), len(q.Spares))
 	}
@@ -115,11 +135,14 @@ func TestI5_I6_I8_I11_SearchVerdicts(t *testing.T) {
 	late := s
 	late.backoff = 0 // the policy is always first
 	again, stopped, resumed := s, s, s
-	again.steps, again.verdicts = 1, 1
+	again.steps, again.verdicts, again.checkpoint, again.imageEvery = 1, 1, 0, 0
+	barred := s
+	barred.steps, barred.verdicts, barred.bars = 1, 1, 1
 	stopped.stops, stopped.steps, stopped.verdicts = 1, 1, 1
 	resumed.steps, resumed.verdicts = 1, 1
 	all(t, rowsEager,
 		search{setup: s, crashes: 1, spared: runner.Target},
+		search{setup: barred, crashes: 1, spared: runner.Target},
 		search{setup: late, crashes: 1, spared: runner.Target},
 		search{setup: stopped, crashes: 1, spared: runner.Target},
 		search{setup: resumed, crashes: 1, outages: 1, spared: runner.Target},
@@ -207,6 +230,44 @@ func TestVerdictStops(t *testing.T) {
 		}
 		if n := len(x.disk); decided > 0 && (n == 0 || x.disk[n-1].step < decided) {
 			t.Errorf("step %d was decided, the disk holds %+v", decided, x.disk)
+		}
+	}
+}
+
+// TestVerdictOfABarredDevice: a worker whose device is barred has its backoff's
+// time to be moved, and fails at its end, or at a verdict that leaves it there.
+func TestVerdictOfABarredDevice(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		verdict *Verdict
+		code    int
+	}{
+		{"never", nil, runner.ExitFailed},
+		{"moved", &Verdict{Decision: VerdictReplace, Device: "spare0"}, runner.ExitDone},
+		{"left there", &Verdict{Decision: VerdictRestart}, runner.ExitFailed},
+		{"moved to nowhere", &Verdict{Decision: VerdictReplace, Device: "moon"}, runner.ExitFailed},
+	} {
+		for _, before := range []bool{true, false} { // it is barred before the death, or after
+			x := stage(t, setup{targets: 1, drafters: 2, micros: 1, steps: 4, slots: 2, imageEvery: 1, budget: 9, spares: 2, verdicts: 1, backoff: time.Second}, holding(2, lastTrain))
+			if before {
+				x.give(DeviceUnfit{"drafter/1", "it is hot"})
+			}
+			x.die(&x.procs[2])
+			x.give(LaneClosed{Life: x.procs[2].life})
+			x.reap(&x.procs[2])
+			if !before {
+				x.give(DeviceUnfit{"drafter/1", "it is hot"})
+			}
+			if len(x.judging) != 1 || x.core.workers[2].life.State != life.Backoff {
+				t.Fatalf("%s: asked %+v, drafter/1 is %v", c.name, x.judging, x.core.workers[2].life.State)
+			}
+			if c.verdict != nil {
+				c.verdict.Life = x.judging[0].Life
+				x.give(*c.verdict)
+			}
+			if f := x.over(); f.Code != c.code || c.code != 0 && f.Reason != "drafter/1 cannot be started again: drafter/1 is not used again: it is hot" {
+				t.Errorf("%s: finish %+v", c.name, f)
+			}
 		}
 	}
 }
