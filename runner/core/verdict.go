@@ -74,6 +74,7 @@ func (c *Core) verdict(in Verdict) {
 	w := c.worker(in.Life.Worker)
 	if w == nil || w.pending == 0 || w.pending != in.Life.Generation || c.end.on {
 		c.figures.verdicts.Late++
+		c.emit(runner.Event{Level: runner.Info, Name: "verdict not awaited", Message: fmt.Sprintf("%v: %.40q: it came twice, is about an earlier death, or the run ends", in.Life, in.Decision)})
 		return
 	}
 	w.pending = 0

@@ -27,14 +27,13 @@ func (u *up) place(ctx context.Context) {
 		u.decided(decidedPlace, decidedBuiltin, u.placedAs())
 		return
 	}
-	err := u.askPlace(ctx)
-	switch {
-	case err == nil:
-		u.decided(decidedPlace, u.plugin.State().Name, u.placedAs())
-	default:
-		u.decided(decidedPlace, decidedBuiltin, u.placedAs())
-		u.warn(schedulerSubject, fmt.Sprintf("plugin %s does not place: %v; workers are where the built-in puts them", u.plugin.State().Name, err))
+	name, by := u.plugin.State().Name, decidedBuiltin
+	if err := u.askPlace(ctx); err != nil {
+		u.warn(schedulerSubject, fmt.Sprintf("plugin %s does not place: %v; workers are where the built-in puts them", name, err))
+	} else {
+		by = name
 	}
+	u.decided(decidedPlace, by, u.placedAs())
 	u.note("placement", u.placedAs())
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/core"
 )
 
 // decisionOf gives who made the newest decision of a kind.
@@ -169,5 +170,14 @@ func TestSpares(t *testing.T) {
 				t.Errorf("%s: %s has %d turns", c.name, device, turns[device])
 			}
 		}
+	}
+}
+
+// TestLossesOfManySources: a status shows the first of them, and how many there are.
+func TestLossesOfManySources(t *testing.T) {
+	many := make([]string, shownSources+5)
+	got := lossesOf(many, []core.SourceLoss{{Source: 1, Loss: 2}, {Source: shownSources + 1, Loss: 3}})
+	if len(got) != shownSources || got[0].Loss != nil || got[1].Loss == nil || *got[1].Loss != 2 {
+		t.Errorf("got %d, %+v", len(got), got[:2])
 	}
 }
