@@ -52,9 +52,6 @@ func (u *up) askPlace(ctx context.Context) error {
 	for _, p := range answer {
 		at[p.Worker] = p.Device
 	}
-	if u.config.Workers.Device == placement.CPU {
-		return nil // there is one device, and the answer was checked
-	}
 	moved, err := u.plan.Moved(u.config, u.has, at)
 	if err != nil {
 		return err
