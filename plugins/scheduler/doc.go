@@ -60,7 +60,8 @@
 //   - Replace starts the next life, after the backoff, on one of q.Devices: GPUs
 //     without a worker that have room, work, and reach what they must. There is none
 //     on a CPU, and none for a target whose rows lie on its own GPU. Too late, it
-//     changes nothing.
+//     changes nothing. A worker whose GPU is not used again fails at the end of its
+//     backoff unless it is replaced by then.
 //   - Stop ends the run after a checkpoint of the newest state that is there, with
 //     exit code 1 as workers.on_failure: stop does; the verdict's reason, one line of
 //     at most 500 bytes, stands in exit_reason. It holds also when the worker was

@@ -133,8 +133,8 @@ func (c *Core) aftermath(w *worker, f *runner.Failure) {
 		c.finish(runner.ExitFailed, fmt.Sprintf("%v died, and nothing is started again (workers.on_failure: stop): %s: %s", w.current(), f.Cause, f.Message), false)
 		return
 	}
-	c.hold(w)
 	c.askVerdict(w, f)
+	c.hold(w)
 }
 
 // report tells people of an end, once. While the run ends, a life that was told
@@ -195,7 +195,9 @@ func (c *Core) restart() (acted bool) {
 	for i := range c.workers {
 		w := &c.workers[i]
 		if w.life.State == life.Backoff && !c.now.Before(w.life.Until) && c.needed(w) {
-			c.startLife(w)
+			if c.hold(w); w.life.State == life.Backoff {
+				c.startLife(w)
+			}
 			acted = true
 		}
 	}

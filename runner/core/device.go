@@ -33,9 +33,14 @@ func (c *Core) barredFor(device string) string {
 	return ""
 }
 
-// hold keeps a worker from being started on a barred device.
+// hold keeps a worker from being started on a barred device. As long as its
+// backoff lasts, a verdict may still find it another one.
 func (c *Core) hold(w *worker) {
-	if why := c.barredFor(w.device); why != "" && w.life.State == life.Backoff && c.move(w, life.Bar) {
+	why := c.barredFor(w.device)
+	if why == "" || w.life.State != life.Backoff || c.movable(w) {
+		return
+	}
+	if c.move(w, life.Bar) {
 		c.gaveUp(w, fmt.Sprintf("%v cannot be started again: %s", w.id, why))
 	}
 }

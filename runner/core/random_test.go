@@ -29,6 +29,9 @@ func TestI6_I11_RandomHistories(t *testing.T) {
 		if r.IntN(2) == 0 {
 			s.spares, s.verdicts, s.backoff, s.patient = r.IntN(3), r.IntN(8), time.Duration(r.IntN(2))*time.Second, r.IntN(4) > 0
 		}
+		if s.verdicts > 0 && !s.patient {
+			s.bars = r.IntN(2)
+		}
 		w := newWorld(s, r.IntN(8), r.IntN(4))
 		w.drive(t, r, 6000)
 		if w.finished.Code != runner.ExitDone && !w.stopped || w.bad != "" {

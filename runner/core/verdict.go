@@ -41,8 +41,17 @@ func (c *Core) askVerdict(w *worker, f *runner.Failure) {
 		return
 	}
 	w.pending = w.life.Generation
+	if c.barredFor(w.device) != "" && !c.movable(w) { // it fails at once
+		w.pending = 0
+		return
+	}
 	c.figures.verdicts.Asked++
 	c.do(Judge{Life: w.current(), Device: w.device, Cause: f.Cause, Message: f.Message, Deaths: w.life.Strikes, Budget: c.cfg.Restart.Budget, Spares: c.spares(w)})
+}
+
+// movable reports whether a worker that waits may yet be told to go elsewhere.
+func (c *Core) movable(w *worker) bool {
+	return !c.end.on && w.pending != 0 && w.pending == w.life.Generation && c.now.Before(w.life.Until) && len(c.spares(w)) > 0
 }
 
 // spares gives the devices on which a worker could be started in place of its
@@ -65,6 +74,7 @@ func (c *Core) verdict(in Verdict) {
 	w := c.worker(in.Life.Worker)
 	if w == nil || w.pending == 0 || w.pending != in.Life.Generation || c.end.on {
 		c.figures.verdicts.Late++
+		c.emit(runner.Event{Level: runner.Info, Name: "verdict not awaited", Message: fmt.Sprintf("%v: %.40q: it came twice, is about an earlier death, or the run ends", in.Life, in.Decision)})
 		return
 	}
 	w.pending = 0
@@ -80,11 +90,13 @@ func (c *Core) verdict(in Verdict) {
 	case in.Decision == VerdictReplace && !slices.Contains(c.spares(w), in.Device):
 		c.emit(of(w, runner.Warn, "verdict refused", fmt.Sprintf("%v: want a free device that works, got %.80q", in.Life, in.Device)))
 		c.policy(w)
+		c.hold(w)
 	case in.Decision == VerdictReplace:
 		w.device = in.Device
 		c.judged(w, taken)
 	case in.Decision == VerdictRestart:
 		c.judged(w, taken)
+		c.hold(w)
 	}
 }
 

@@ -10,120 +10,23 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/life"
 )
 
-// What a plugin of the model says about a death.
-const (
-	saysRestart = iota
-	saysReplace // by the first spare that was offered
-	saysTaken   // by a device that has a worker
-	saysStop
-	sayings
-)
-
-// asks notes a question, and checks that it is about a death that the policy
-// answers, and offers what is free alone.
-func (w *world) asks(a Judge) {
-	k := w.core.worker(a.Life.Worker)
-	waits := k.life.State == life.Backoff && k.life.Generation == a.Life.Generation
-	again := w.setup.backoff == 0 && k.life.State == life.Launching && k.life.Generation == a.Life.Generation+1
-	if !waits && !again || w.core.end.on {
-		w.fault("a verdict is asked about %v, whose worker is %v", a.Life, k.life.State)
-	}
-	for i := range w.core.workers {
-		if o := &w.core.workers[i]; slices.Contains(a.Spares, o.device) {
-			w.fault("%s is offered in place of %v, and has %v", o.device, a.Life, o.id)
-		}
-	}
-	w.judging = append(slices.Clip(w.judging), a)
-}
-
-// placed checks that a life starts where nobody else runs who does not share.
-func (w *world) placed(l runner.Life, device string) {
-	for i := range w.procs {
-		if p := &w.procs[i]; p.up && p.device == device && p.life.Worker != l.Worker && w.setup.turns == 0 {
-			w.fault("%v starts on %s, where %v runs", l, device, p.life)
-		}
-	}
-}
-
-// verdictMoves: any answer to any question that was ever asked, as long as the
-// plugin has answers left; and time, where somebody waits for it.
-func (w *world) verdictMoves() (ms []move) {
-	if w.verdicts > 0 {
-		for i := range w.judging {
-			for n := range sayings {
-				if n == saysStop && w.setup.patient {
-					continue
-				}
-				if n != saysReplace || len(w.judging[i].Spares) > 0 {
-					ms = append(ms, move{verb: judge, i: i, n: n})
-				}
-			}
-		}
-	}
-	if w.setup.backoff > 0 && slices.ContainsFunc(w.core.workers, func(k worker) bool { return k.life.State == life.Backoff && w.now.Before(k.life.Until) }) {
-		ms = append(ms, move{verb: wait})
-	}
-	return ms
-}
-
-// pass lets a verdict come, or time pass.
-func (w *world) pass(m move) {
-	if m.verb == wait {
-		w.now = w.now.Add(w.setup.backoff << 10)
-		w.give(Tick{})
-	} else {
-		w.verdicts--
-		q := w.judging[m.i]
-		in := Verdict{Life: q.Life, Reason: "no more of this"}
-		switch m.n {
-		case saysRestart:
-			in.Decision = VerdictRestart
-		case saysReplace:
-			in.Decision, in.Device = VerdictReplace, q.Spares[0]
-		case saysTaken:
-			in.Decision, in.Device = VerdictReplace, w.core.workers[0].device
-		case saysStop:
-			in.Decision, w.stopped = VerdictStop, true
-		}
-		w.give(in)
-	}
-	if w.bad == "" {
-		w.check()
-	}
-}
-
-// verdicts adds to a state's key what answers may still come, and where workers are.
-func (k *key) verdicts() {
-	k.n(k.w.verdicts, len(k.w.judging), boolInt(k.w.stopped))
-	for _, q := range k.w.judging {
-		k.n(int(q.Life.Worker.Role[0]), int(q.Life.Worker.Rank), int(q.Life.Generation), len(q.Spares))
-	}
-	for i := range k.w.core.workers {
-		x := &k.w.core.workers[i]
-		k.n(int(x.pending), boolInt(k.w.now.Before(x.life.Until)))
-		if k.w.setup.spares > 0 {
-			k.b = append(k.b, x.device...)
-			k.b = append(k.b, k.w.procs[i].device...)
-		}
-	}
-}
-
 // A verdict about a death comes at any moment, late, twice or never, of a worker
 // that waits, was started again, runs, or died again; and the run is the same.
 func TestI5_I6_I8_I11_SearchVerdicts(t *testing.T) {
 	s := setup{targets: 1, drafters: 2, micros: 1, steps: 2, slots: 1, imageEvery: 1, checkpoint: 1, budget: 9, spares: 1, verdicts: 2, backoff: time.Second}
 	late := s
 	late.backoff = 0 // the policy is always first
-	again, stopped, resumed := s, s, s
-	again.steps, again.verdicts = 1, 1
+	stopped, resumed := s, s
+	barred := s
+	barred.steps, barred.verdicts, barred.bars = 1, 1, 1
 	stopped.stops, stopped.steps, stopped.verdicts = 1, 1, 1
 	resumed.steps, resumed.verdicts = 1, 1
 	all(t, rowsEager,
 		search{setup: s, crashes: 1, spared: runner.Target},
+		search{setup: barred, crashes: 1, spared: runner.Target},
 		search{setup: late, crashes: 1, spared: runner.Target},
 		search{setup: stopped, crashes: 1, spared: runner.Target},
 		search{setup: resumed, crashes: 1, outages: 1, spared: runner.Target},
-		search{setup: again, crashes: 2, spared: runner.Target},
 	)
 	all(t, stepsEager, search{setup: setup{targets: 2, drafters: 1, micros: 1, steps: 2, slots: 1, budget: 9, spares: 1, verdicts: 1, backoff: time.Second}, crashes: 2})
 	all(t, nil, search{setup: setup{targets: 1, drafters: 1, micros: 1, steps: 1, slots: 1, budget: 9, spares: 1, verdicts: 2, backoff: time.Second}, crashes: 1})
@@ -207,6 +110,44 @@ func TestVerdictStops(t *testing.T) {
 		}
 		if n := len(x.disk); decided > 0 && (n == 0 || x.disk[n-1].step < decided) {
 			t.Errorf("step %d was decided, the disk holds %+v", decided, x.disk)
+		}
+	}
+}
+
+// TestVerdictOfABarredDevice: a worker whose device is barred has its backoff's
+// time to be moved, and fails at its end, or at a verdict that leaves it there.
+func TestVerdictOfABarredDevice(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		verdict *Verdict
+		code    int
+	}{
+		{"never", nil, runner.ExitFailed},
+		{"moved", &Verdict{Decision: VerdictReplace, Device: "spare0"}, runner.ExitDone},
+		{"left there", &Verdict{Decision: VerdictRestart}, runner.ExitFailed},
+		{"moved to nowhere", &Verdict{Decision: VerdictReplace, Device: "moon"}, runner.ExitFailed},
+	} {
+		for _, before := range []bool{true, false} { // it is barred before the death, or after
+			x := stage(t, setup{targets: 1, drafters: 2, micros: 1, steps: 4, slots: 2, imageEvery: 1, budget: 9, spares: 2, verdicts: 1, backoff: time.Second}, holding(2, lastTrain))
+			if before {
+				x.give(DeviceUnfit{"drafter/1", "it is hot"})
+			}
+			x.die(&x.procs[2])
+			x.give(LaneClosed{Life: x.procs[2].life})
+			x.reap(&x.procs[2])
+			if !before {
+				x.give(DeviceUnfit{"drafter/1", "it is hot"})
+			}
+			if len(x.judging) != 1 || x.core.workers[2].life.State != life.Backoff {
+				t.Fatalf("%s: asked %+v, drafter/1 is %v", c.name, x.judging, x.core.workers[2].life.State)
+			}
+			if c.verdict != nil {
+				c.verdict.Life = x.judging[0].Life
+				x.give(*c.verdict)
+			}
+			if f := x.over(); f.Code != c.code || c.code != 0 && f.Reason != "drafter/1 cannot be started again: drafter/1 is not used again: it is hot" {
+				t.Errorf("%s: finish %+v", c.name, f)
+			}
 		}
 	}
 }

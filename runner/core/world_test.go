@@ -94,7 +94,8 @@ type world struct {
 	stops      int      // graceful stops, left
 	verdicts   int      // about deaths, left
 	judging    []Judge  // deaths that were asked about; a verdict may come of each at any time
-	stopped    bool     // a verdict may have ended the run
+	stopped    bool     // a verdict or a barred device may have ended the run
+	bars       int      // devices that may be barred, left
 	slotBytes  uint64   // what targets say
 	now        time.Time
 	finished   *Finish
@@ -123,6 +124,7 @@ type setup struct {
 	poison                           []runner.Sample // their rows' losses are not finite
 	stops                            int
 	spares                           int           // devices without a worker
+	bars                             int           // devices that are barred
 	verdicts                         int           // that a plugin gives, some late, some twice
 	backoff                          time.Duration // before a restart: time passes
 	patient                          bool          // no verdict ends the run
@@ -212,7 +214,7 @@ func parity(s runner.Sample) int { return int(s) % 2 }
 
 // newWorld starts a run.
 func newWorld(s *setup, crashes, outages int) *world {
-	w := &world{setup: s, memory: map[runner.Slot]content{}, crashes: crashes, outages: outages, stops: s.stops, verdicts: s.verdicts, now: t0, slotBytes: 64, applied: make([]string, s.steps+1)}
+	w := &world{setup: s, memory: map[runner.Slot]content{}, crashes: crashes, outages: outages, stops: s.stops, verdicts: s.verdicts, bars: s.bars, now: t0, slotBytes: 64, applied: make([]string, s.steps+1)}
 	w.start(nil)
 	return w
 }

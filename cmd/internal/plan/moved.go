@@ -10,8 +10,11 @@ import (
 
 // Moved gives the plan with its workers on other GPUs of the machine: the kind
 // of arenas, what each device takes, its turns and the host's memory follow from
-// that. Of kind exhausted where they do not fit there.
+// that. Of kind exhausted where they do not fit there. On a CPU nothing moves.
 func (p Plan) Moved(c *config.Config, m Machine, at map[runner.Worker]string) (Plan, error) {
+	if p.Device == placement.CPU {
+		return p, nil
+	}
 	q := p
 	q.Workers, q.Devices, q.Turns = slices.Clone(p.Workers), []Device{}, Turns{}
 	var placed []placement.Placed

@@ -57,4 +57,12 @@ func TestMoved(t *testing.T) {
 	if _, err := first.Moved(apart, m, nil); runner.KindOf(err) != runner.Invalid {
 		t.Errorf("to nowhere: got %v", err)
 	}
+	c := load(t)
+	p, err := Make(c, c.EmbeddedModel(), Machine{Cores: 2, Available: 8 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.Moved(c, Machine{}, where(p)); err != nil || !reflect.DeepEqual(got, p) {
+		t.Errorf("on a CPU: got %+v, %v", got, err)
+	}
 }

@@ -55,7 +55,7 @@ func (u *up) verdictSaid(j core.Judged) string {
 
 // whereIs names a device for people, also one without a worker at the start.
 func (u *up) whereIs(device string) string {
-	for _, g := range u.machine.GPUs {
+	for _, g := range u.has.GPUs {
 		if g.UUID == device {
 			return fmt.Sprintf("GPU %d", g.Index)
 		}

@@ -138,8 +138,8 @@ func (u *up) used() (names []string, driver string) {
 	return slices.Compact(names), driver
 }
 
-// machineName names what a run's bits depend on besides its settings.
-func (u *up) machineName() string {
+// machine names what a run's bits depend on besides its settings.
+func (u *up) machine() string {
 	names, driver := u.used()
 	if len(names) == 0 {
 		return processor()

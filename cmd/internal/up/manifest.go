@@ -122,7 +122,7 @@ func (u *up) writeManifest(s *settings, ix *rows.Index, p planned) (d runner.Dig
 		Schedule: schedule{plan.Peak, plan.Floor, plan.WarmUp},
 		Format:   manifestFormat, Name: u.dir.name, Index: hex.EncodeToString(ix.Digest[:]), Data: hex.EncodeToString(ix.Data[:]),
 		WorldSize: int(u.config.Workers.Drafters), RowsPerStep: u.config.Training.RowsPerStep, Threads: u.config.Workers.Threads,
-		Attention: u.config.Drafter.Attention, Environment: u.python.fingerprint, Machine: u.machineName(), Placement: u.placement(), Drafter: s.drafter, Training: s.training, Target: s.target,
+		Attention: u.config.Drafter.Attention, Environment: u.python.fingerprint, Machine: u.machine(), Placement: u.placement(), Drafter: s.drafter, Training: s.training, Target: s.target,
 		Seed: u.config.Run.Seed, BitIdentical: u.config.Workers.Device == "cpu"}
 	path := u.dir.join("manifest.json")
 	if hasJournal(u.dir.path) {

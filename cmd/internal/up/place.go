@@ -27,14 +27,13 @@ func (u *up) place(ctx context.Context) {
 		u.decided(decidedPlace, decidedBuiltin, u.placedAs())
 		return
 	}
-	err := u.askPlace(ctx)
-	switch {
-	case err == nil:
-		u.decided(decidedPlace, u.plugin.State().Name, u.placedAs())
-	default:
-		u.decided(decidedPlace, decidedBuiltin, u.placedAs())
-		u.warn(schedulerSubject, fmt.Sprintf("plugin %s does not place: %v; workers are where the built-in puts them", u.plugin.State().Name, err))
+	name, by := u.plugin.State().Name, decidedBuiltin
+	if err := u.askPlace(ctx); err != nil {
+		u.warn(schedulerSubject, fmt.Sprintf("plugin %s does not place: %v; workers are where the built-in puts them", name, err))
+	} else {
+		by = name
 	}
+	u.decided(decidedPlace, by, u.placedAs())
 	u.note("placement", u.placedAs())
 }
 
@@ -53,10 +52,7 @@ func (u *up) askPlace(ctx context.Context) error {
 	for _, p := range answer {
 		at[p.Worker] = p.Device
 	}
-	if u.config.Workers.Device == placement.CPU {
-		return nil // there is one device, and the answer was checked
-	}
-	moved, err := u.plan.Moved(u.config, u.machine, at)
+	moved, err := u.plan.Moved(u.config, u.has, at)
 	if err != nil {
 		return err
 	}
@@ -76,7 +72,7 @@ func (u *up) placeRequest() scheduler.PlaceRequest {
 			total += need.MemoryBytes
 		}
 		// The plan fits the host, or its memory is not known.
-		memory := max(u.machine.Available, total)
+		memory := max(u.has.Available, total)
 		q.Devices = []scheduler.Device{{ID: placement.CPU, Name: processor(), MemoryBytes: memory, FreeBytes: memory, Health: healthOfCPU}}
 		return q
 	}
@@ -90,7 +86,7 @@ func (u *up) placeRequest() scheduler.PlaceRequest {
 // devices gives the GPUs that workers may run on, with what is known of them.
 func (u *up) devices() []scheduler.Device {
 	var all []scheduler.Device
-	for _, g := range u.machine.GPUs {
+	for _, g := range u.has.GPUs {
 		if g.Busy != "" {
 			continue
 		}
@@ -100,7 +96,7 @@ func (u *up) devices() []scheduler.Device {
 				d.MemoryBytes = x.MemoryBytes
 			}
 		}
-		for _, o := range u.machine.GPUs {
+		for _, o := range u.has.GPUs {
 			if o.UUID != g.UUID && o.Busy == "" {
 				d.Links = append(d.Links, scheduler.Link{ID: o.UUID, Peer: u.peers(g.UUID, o.UUID)})
 			}
@@ -112,7 +108,7 @@ func (u *up) devices() []scheduler.Device {
 
 // peers reports whether two GPUs read one another's memory.
 func (u *up) peers(a, b string) bool {
-	no := u.machine.Links.NoPeer
+	no := u.has.Links.NoPeer
 	return !slices.Contains(no, [2]string{a, b}) && !slices.Contains(no, [2]string{b, a})
 }
 

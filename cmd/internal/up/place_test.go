@@ -10,6 +10,7 @@ import (
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/core"
 )
 
 // decisionOf gives who made the newest decision of a kind.
@@ -124,7 +125,7 @@ func TestPlaceRequest(t *testing.T) {
 	if d.ID != "GPU-0002" || d.Name != "NVIDIA H200" || d.MemoryBytes != 143771<<20 || d.FreeBytes != 143771<<20 || d.Health != "unknown" || len(d.Links) != 1 || d.Links[0].ID != "GPU-0000" || !d.Links[0].Peer {
 		t.Errorf("device %+v", d)
 	}
-	u.machine.Links.NoPeer = [][2]string{{"GPU-0000", "GPU-0002"}}
+	u.has.Links.NoPeer = [][2]string{{"GPU-0000", "GPU-0002"}}
 	if q := u.placeRequest(); q.Devices[0].Links[0].Peer || q.Devices[1].Links[0].Peer {
 		t.Errorf("links %+v, want none of peers", q.Devices)
 	}
@@ -147,18 +148,18 @@ func TestSpares(t *testing.T) {
 		want   string
 	}{
 		{"free ones", func(*up) {}, all},
-		{"no peers, through host memory", func(u *up) { u.machine.Links.NoPeer = [][2]string{{"GPU-0000", "GPU-0003"}} }, all},
+		{"no peers, through host memory", func(u *up) { u.has.Links.NoPeer = [][2]string{{"GPU-0000", "GPU-0003"}} }, all},
 		{"rows on the target's GPU", func(u *up) { u.plan.Arenas.Kind = runner.ArenaCUDA }, "map[drafter:[GPU-0000 GPU-0002 GPU-0003]]"},
 		{"rows on a GPU that one does not reach", func(u *up) {
-			u.plan.Arenas.Kind, u.machine.Links.NoPeer = runner.ArenaCUDA, [][2]string{{"GPU-0003", "GPU-0000"}}
+			u.plan.Arenas.Kind, u.has.Links.NoPeer = runner.ArenaCUDA, [][2]string{{"GPU-0003", "GPU-0000"}}
 		}, "map[drafter:[GPU-0000 GPU-0002]]"},
-		{"another kind of GPU", func(u *up) { u.machine.GPUs[2].Name = "NVIDIA L4" }, "map[drafter:[GPU-0000 GPU-0002] target:[GPU-0000 GPU-0002]]"},
-		{"one that is too small", func(u *up) { u.machine.GPUs[2].Bytes = 1 << 20 }, "map[drafter:[GPU-0000 GPU-0002] target:[GPU-0000 GPU-0002]]"},
+		{"another kind of GPU", func(u *up) { u.has.GPUs[2].Name = "NVIDIA L4" }, "map[drafter:[GPU-0000 GPU-0002] target:[GPU-0000 GPU-0002]]"},
+		{"one that is too small", func(u *up) { u.has.GPUs[2].Bytes = 1 << 20 }, "map[drafter:[GPU-0000 GPU-0002] target:[GPU-0000 GPU-0002]]"},
 		{"a CPU", func(u *up) { u.config.Workers.Device = "cpu" }, "map[]"},
 	} {
 		settings := *u.config
-		v := &up{plan: u.plan, machine: u.machine, gpus: u.gpus, config: &settings}
-		v.machine.GPUs = slices.Clone(u.machine.GPUs)
+		v := &up{plan: u.plan, has: u.has, gpus: u.gpus, config: &settings}
+		v.has.GPUs = slices.Clone(u.has.GPUs)
 		c.change(v)
 		by, turns := v.spares()
 		if got := fmt.Sprint(by); got != c.want {
@@ -169,5 +170,14 @@ func TestSpares(t *testing.T) {
 				t.Errorf("%s: %s has %d turns", c.name, device, turns[device])
 			}
 		}
+	}
+}
+
+// TestLossesOfManySources: a status shows the first of them, and how many there are.
+func TestLossesOfManySources(t *testing.T) {
+	many := make([]string, shownSources+5)
+	got := lossesOf(many, []core.SourceLoss{{Source: 1, Loss: 2}, {Source: shownSources + 1, Loss: 3}})
+	if len(got) != shownSources || got[0].Loss != nil || got[1].Loss == nil || *got[1].Loss != 2 {
+		t.Errorf("got %d, %+v", len(got), got[:2])
 	}
 }

@@ -45,7 +45,7 @@ func (u *up) preflight(ctx context.Context) error {
 		return runner.Errorf(runner.Exhausted, "plan run: want %s of memory, have %s (%s)", config.Size(p.MemoryBytes), config.Size(m.Memory.Have), m.Memory.Where).
 			WithHint("`dflash-runner plan` shows what takes it: fewer workers or slots, or smaller buckets")
 	}
-	u.plan, u.gpus, u.machine = p, m.GPUs, m.Machine
+	u.plan, u.gpus, u.has = p, m.GPUs, m.Machine
 	return nil
 }
 

@@ -22,7 +22,7 @@ func (u *up) spares() (by map[runner.Role][]string, turns map[string]int) {
 	}
 	by = map[runner.Role][]string{}
 	names, _ := u.used()
-	for _, g := range u.machine.GPUs {
+	for _, g := range u.has.GPUs {
 		if g.Busy != "" || !slices.Contains(names, g.Name) {
 			continue
 		}
@@ -64,7 +64,7 @@ func (u *up) watched() []placement.GPU {
 		return all
 	}
 	by, _ := u.spares()
-	for _, g := range u.machine.GPUs {
+	for _, g := range u.has.GPUs {
 		spare := slices.Contains(by[runner.Target], g.UUID) || slices.Contains(by[runner.Drafter], g.UUID)
 		if spare && !slices.ContainsFunc(all, func(o placement.GPU) bool { return o.UUID == g.UUID }) {
 			all = append(all, g)

@@ -157,7 +157,7 @@ func (u *up) fill(s *admin.Status, v drive.View) {
 	if v.Trained {
 		s.Loss = &v.LossLast
 	}
-	s.Losses = lossesOf(u.sources, v.Losses)
+	s.Losses, s.Sources = lossesOf(u.sources, v.Losses), len(u.sources)
 	u.rate.add(now, v.Tokens)
 	s.TokensPerS = u.rate.perSecond()
 	s.Acceptance, s.AcceptanceAt = acceptanceOf(v.Evaluations)
@@ -272,14 +272,19 @@ func imagesOf(v drive.View) []admin.ImageStatus {
 	return out
 }
 
-// lossesOf gives every source its recent loss.
+// shownSources bounds the sources in a status, which is written every second.
+const shownSources = 100
+
+// lossesOf gives the first sources their recent losses.
 func lossesOf(sources []string, known []core.SourceLoss) []admin.SourceLoss {
-	out := make([]admin.SourceLoss, len(sources))
-	for i, name := range sources {
-		out[i].Source = name
+	out := make([]admin.SourceLoss, min(len(sources), shownSources))
+	for i := range out {
+		out[i].Source = sources[i]
 	}
 	for _, x := range known {
-		out[x.Source].Loss = &x.Loss
+		if x.Source < len(out) {
+			out[x.Source].Loss = &x.Loss
+		}
 	}
 	return out
 }

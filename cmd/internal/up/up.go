@@ -83,7 +83,7 @@ type up struct {
 	started     time.Time
 	environment *pyenv.Env     // nil until it was made or found
 	plan        plan.Plan      // from preflight on
-	machine     plan.Machine   // from preflight on
+	has         plan.Machine   // what there is; from preflight on
 	gpus        []doctor.GPU   // of the machine, where the run is on GPUs; from preflight on
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
 	held        []*flock.Lock  // cache entries that the run uses
