@@ -26,7 +26,7 @@ var rules = []struct {
 	{"google.golang.org/grpc", []string{"plugins/", "proto/"}, "only plugins/* speaks gRPC"},
 	{module + "runner/drive", []string{"cmd/internal/up"}, "only up wires the loop"},
 	{module + "runner/core", []string{"runner/drive", "cmd/internal/up"}, "data flows one way: core <- drive"},
-	{module + "plugins", []string{"plugins/", "cmd/internal/up", "cmd/internal/jobs", "cmd/internal/bench", "cmd/internal/skeleton", "cmd/dflash-runner"}, "the runner never sees a plugin"},
+	{module + "plugins", []string{"plugins/", "cmd/internal/up", "cmd/internal/jobs", "cmd/internal/bench", "cmd/internal/skeleton", "cmd/dflash-runner", "cmd/e2e"}, "the runner never sees a plugin"},
 	{module + "cmd", []string{"cmd/"}, "nothing imports commands"},
 }
 

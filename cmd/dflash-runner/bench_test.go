@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -30,6 +31,13 @@ func TestBenchScripts(t *testing.T) {
 			e.Setenv("XDG_RUNTIME_DIR", sockets)
 			e.Defer(func() { _ = os.RemoveAll(sockets) })
 			return err
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "sdk" {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			_, err := os.Stat(filepath.Join("..", "..", "python", "dflash_runner", "scheduler", "serving.py"))
+			return err == nil, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
 	})

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 )
@@ -27,6 +29,9 @@ type strikes struct {
 	log  []string
 	w    *gauge
 
+	plugin []string // settings; none: the built-in decides
+	any    bool     // it changes the order
+
 	ends map[int]string // exit codes that this life may end with, and why
 }
 
@@ -36,9 +41,10 @@ func (s *strikes) said() string { return strings.Join(s.log, "\n") }
 
 // live starts a supervisor's life, strikes in it, and sees how it ends.
 func (s *strikes) live(life int) {
-	args := append(up(s.run, chaosSettings()...), "--resume")
+	settings := append(chaosSettings(), s.plugin...)
+	args := append(up(s.run, settings...), "--resume")
 	if begun, err := filepath.Glob(s.h.path(s.run, "journal", "*.journal")); err != nil || len(begun) == 0 {
-		args = up(s.run, chaosSettings()...)
+		args = up(s.run, settings...)
 	}
 	s.ends = map[int]string{0: "done"}
 	faults := s.faults()
@@ -58,6 +64,7 @@ func (s *strikes) live(life int) {
 	}
 	s.note("ended with %d: %s", code, why)
 	s.done = code == 0
+	s.countPlugin()
 	s.c.most.raise(s.w.most)
 	if left := s.h.left(patience / 36); len(left) > 0 {
 		s.t.Fatalf("processes outlive the supervisor: %v", left)
@@ -99,6 +106,12 @@ func (s *strikes) strike() {
 		{"SIGTERM to the supervisor", s.stop},
 		{"full disk", s.fill},
 		{"full disk", s.fill},
+	}
+	if s.plugin != nil {
+		kinds = append(kinds, kinds[0], kinds[0], kinds[0])
+		for i, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGTERM} {
+			kinds[len(kinds)-3+i].what, kinds[len(kinds)-3+i].do = fmt.Sprintf("%s to the plugin", unix.SignalName(sig)), s.signalPlugin(sig)
+		}
 	}
 	k := kinds[s.rand.IntN(len(kinds))]
 	moment, there := s.moment()

@@ -28,6 +28,9 @@ var built struct {
 }
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 3 && os.Args[1] == "plugin" {
+		becomePlugin(os.Args[2:])
+	}
 	flag.Parse()
 	code, err := runTests(m)
 	if err != nil {

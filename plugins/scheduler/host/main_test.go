@@ -19,6 +19,9 @@ import (
 
 // TestMain turns this binary into a plugin, good or bad, or the tests.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 3 && os.Args[1] == "plugin" && os.Args[2] == "old" {
+		becomeElder(os.Args[3:])
+	}
 	if len(os.Args) > 2 && os.Args[1] == "plugin" {
 		become(os.Args[2])
 	}
