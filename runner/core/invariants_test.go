@@ -94,6 +94,19 @@ func TestI4_I11_SearchSlots(t *testing.T) {
 	)
 }
 
+// Pairs share devices, and evaluations their targets' turns: drafters go first,
+// and no state is stuck, whoever dies, also for good.
+func TestI4_I11_SearchPairs(t *testing.T) {
+	scored := Evaluation{Every: 1, Heldout: 1, HeldoutChunk: 1}
+	all(t, stepsEager,
+		search{setup: setup{pairs: true, targets: 2, drafters: 2, micros: 2, steps: 2, slots: 1, budget: 9}, crashes: 1},
+		search{setup: setup{pairs: true, targets: 2, drafters: 1, micros: 2, steps: 2, slots: 1, imageEvery: 1, evaluation: scored, budget: 9}, crashes: 1},
+		search{setup: setup{pairs: true, targets: 1, drafters: 2, micros: 2, steps: 2, slots: 2, budget: 9}, crashes: 1}, // one target feeds both
+		search{setup: setup{pairs: true, targets: 2, drafters: 2, micros: 1, steps: 3, slots: 1}, crashes: 1, spared: runner.Drafter},
+	)
+	all(t, nil, search{setup: setup{pairs: true, targets: 1, drafters: 1, micros: 2, steps: 2, slots: 1, budget: 9}, crashes: 1})
+}
+
 // No order without a certificate, no place at the gate before a certificate
 // or a reap, however certificates, deaths and reaps fall.
 func TestI1_I2_SearchGate(t *testing.T) {
@@ -130,6 +143,8 @@ func TestI5_I6_I11_EveryProtectionIsNeeded(t *testing.T) {
 	unsafe := steps(2)
 	unsafe.fragile = true
 	slots := setup{targets: 1, drafters: 2, micros: 2, steps: 2, slots: 1, budget: 9}
+	paired := slots
+	paired.pairs, paired.targets = true, 2
 	for _, c := range []struct {
 		name    string
 		setup   setup
@@ -143,6 +158,7 @@ func TestI5_I6_I11_EveryProtectionIsNeeded(t *testing.T) {
 		{"the journal is durable before a checkpoint", steps(2), protections{durablePlan: true, durableFirst: true}, rowsEager, "rule 7"},
 		{"a step is applied after its decision only", unsafe, protections{}, rowsEager, "I5"},
 		{"the highest full slot gives way", slots, protections{dropHighest: true}, stepsEager, "I11: stuck"},
+		{"a drafter without a row holds no target back", paired, protections{rowsInHand: true}, stepsEager, "I11: stuck"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := search{setup: c.setup, crashes: 2, outages: 1, eager: c.eager, limit: 100_000}

@@ -66,16 +66,13 @@ func (w *world) barrierKept(o runner.Order) {
 // turnsKept checks that no more compute orders are out than the device has
 // turns, and that a micro-step that reduces has it for itself and its peers.
 func (w *world) turnsKept() {
-	if w.setup.turns == 0 {
-		return
-	}
 	for i := range w.procs {
 		w.turnsOf(w.procs[i].device)
 	}
 }
 
 func (w *world) turnsOf(device string) {
-	n, sums := 0, 0
+	n, sums, turns := 0, 0, w.core.cfg.Devices[device]
 	for i := range w.procs {
 		if w.procs[i].device != device {
 			continue
@@ -91,8 +88,8 @@ func (w *world) turnsOf(device string) {
 			}
 		}
 	}
-	if sums == 0 && n > w.setup.turns || sums > 0 && n != sums {
-		w.fault("turns: %d compute orders are out, %d of them sums, on %s of %d turns", n, sums, device, w.setup.turns)
+	if sums == 0 && n > turns || sums > 0 && n != sums {
+		w.fault("turns: %d compute orders are out, %d of them sums, on %s of %d turns", n, sums, device, turns)
 	}
 }
 

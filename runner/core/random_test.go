@@ -32,6 +32,7 @@ func TestI6_I11_RandomHistories(t *testing.T) {
 		if s.verdicts > 0 && !s.patient {
 			s.bars = r.IntN(2)
 		}
+		s.pairs = r.IntN(2) == 0
 		w := newWorld(s, r.IntN(8), r.IntN(4))
 		w.drive(t, r, 6000)
 		if w.finished.Code != runner.ExitDone && !w.stopped || w.bad != "" {

@@ -41,7 +41,7 @@ func (c *Core) turns() (acted bool) {
 }
 
 // turn gives out one: to the micro-step that reduces if it can go, else to the
-// longest unserved, except where a reducing one waits.
+// first of a device, except where a reducing one waits.
 func (c *Core) turn() bool {
 	c.idle = outlook{}
 	if c.held() || c.restore.wanted {
@@ -56,23 +56,40 @@ func (c *Core) turn() bool {
 			kept[c.rank(r).device] = true
 		}
 	}
-	taken, makers, longest := c.taken(), c.idle.of(c).makers, map[string]*worker{}
+	taken, makers, firsts := c.taken(), c.idle.of(c).makers, map[string]*worker{}
 	for i := range c.workers {
 		w := &c.workers[i]
 		if !c.wants(w, makers) {
 			continue
 		}
-		if first := longest[w.device]; first == nil || w.granted < first.granted {
-			longest[w.device] = w
+		if first := firsts[w.device]; first == nil || c.before(w, first) {
+			firsts[w.device] = w
 		}
 	}
 	for i := range c.workers {
 		w := &c.workers[i]
-		if longest[w.device] == w && !kept[w.device] && taken[w.device] < c.cfg.Devices[w.device] {
+		if c.cfg.without.rowsInHand && c.lags(w) {
+			continue
+		}
+		if firsts[w.device] == w && !kept[w.device] && taken[w.device] < c.cfg.Devices[w.device] {
 			return c.serve(w, makers)
 		}
 	}
 	return false
+}
+
+// before reports whether w is served before o; both want a turn of one device.
+func (c *Core) before(w, o *worker) bool {
+	if a, b := c.yields(w), c.yields(o); a != b {
+		return b
+	}
+	return w.granted < o.granted
+}
+
+// yields reports whether w lets drafters go first: it makes rows, and has no
+// question to answer.
+func (c *Core) yields(w *worker) bool {
+	return w.id.Role == runner.Target && (c.cfg.without.askedFirst || !c.wantsEvaluate(w))
 }
 
 // wants reports whether w wants a turn; makers may make the lowest unproduced row.

@@ -15,6 +15,8 @@ type protections struct {
 	reusedPlans  bool // rule 6: journaled plans are followed first
 	dropHighest  bool // the full slot with the highest row gives way
 	durableFirst bool // rule 7: the journal is durable before a checkpoint
+	rowsInHand   bool // a drafter goes first with a row in hand alone, not for want of one
+	askedFirst   bool // a target with a question to answer does not go behind drafters
 }
 
 // forgetPlans is what rule 6 forbids.
@@ -31,4 +33,13 @@ func (c *Core) undecide() {
 	if p := c.planOf(c.decided); p != nil {
 		c.chain = p.Chain
 	}
+}
+
+// lags is what turns forbid: a target kept waiting by a drafter of its device
+// that has micro-steps left, and no row for them.
+func (c *Core) lags(w *worker) bool {
+	p := c.openPlan()
+	return p != nil && w.id.Role == runner.Target && slices.ContainsFunc(c.ranks, func(i int) bool {
+		return c.workers[i].device == w.device && c.workers[i].micro < c.micros(p)
+	})
 }

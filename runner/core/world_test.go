@@ -101,6 +101,7 @@ type world struct {
 	finished   *Finish
 	bad        string
 	clock      *time.Duration // time spent in the core, where somebody asks
+	after      func([]Action) // told of every input's actions, once they are carried out
 	slowMemory bool           // images are only made when the test says so
 	noMemory   bool           // for images
 	choice     *runner.Worker // the scheduler's, whatever is free
@@ -115,7 +116,8 @@ type world struct {
 type setup struct {
 	targets, drafters, micros, steps int
 	slots                            uint32
-	turns                            int // of the one device; 0: one device a worker
+	turns                            int  // of the one device; 0: one device a worker
+	pairs                            bool // target and drafter of a rank share a device of one turn
 	imageEvery, checkpoint           runner.Step
 	evaluation                       Evaluation
 	budget                           int
@@ -184,7 +186,10 @@ func (s *setup) config(r *Resume) Config {
 			w = runner.Worker{Role: runner.Drafter, Rank: runner.Rank(i - s.targets)}
 		}
 		device := "cpu"
-		if s.turns == 0 {
+		switch {
+		case s.pairs:
+			device = fmt.Sprintf("gpu%d", w.Rank)
+		case s.turns == 0:
 			device = w.String()
 		}
 		cfg.Workers = append(cfg.Workers, Worker{w, device})
@@ -267,6 +272,9 @@ func (w *world) give(in ...Input) {
 			}
 			for _, a := range as {
 				w.act(a)
+			}
+			if w.after != nil {
+				w.after(as)
 			}
 			if c := w.core; !c.end.finished {
 				if first := c.earliest(); !first.IsZero() && (c.wake.IsZero() || c.wake.After(first)) {

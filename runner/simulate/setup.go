@@ -26,9 +26,6 @@ type Setup struct {
 	// Assign chooses among free targets; nil: the first whose device has a turn,
 	// as the built-in does.
 	Assign Assigner
-	// TrainFirst gives a free turn to a drafter before a target. It is no rule of
-	// the core: to see what it would be worth.
-	TrainFirst bool
 	// Trail keeps every span for a chart.
 	Trail bool
 }

@@ -75,11 +75,11 @@ func TestByHand(t *testing.T) {
 		// Row 1 is pulled 20-22, while row 0 is trained: the next step begins at 32.
 		"a row of the next step": {Setup{Trace: Trace{Rows: rowsOf(10, 20), Costs: Costs{HandOffMS: 2}}, Workers: lay([]int{0}, []int{1}), Turns: ones(2), RowsPerStep: 1, Steps: 2}, 52,
 			map[string]float64{"drafter/0 row": 12, "drafter/0 train": 40}},
-		// At 20 both want the turn: the drafter had none yet. At 40 it is the target's.
-		"the longest unserved": {Setup{Trace: Trace{Rows: rowsOf(10, 20)}, Workers: lay([]int{0}, []int{0}), Turns: ones(1), RowsPerStep: 3, Steps: 1}, 90,
-			map[string]float64{"target/0 turn": 20, "drafter/0 turn": 20, "target/0 nothing": 40}},
-		// The same with the drafter first: 20-40-60, then row 2 to 70, and 70-90.
-		"the drafter first": {Setup{TrainFirst: true, Trace: Trace{Rows: rowsOf(10, 20)}, Workers: lay([]int{0}, []int{0}), Turns: ones(1), RowsPerStep: 3, Steps: 1}, 90,
+		// Rows there at 1 and 2, and soon two each; by turns 1-21-41-61-81, then the last ones together to 101.
+		"the longest unserved": {Setup{Trace: Trace{Rows: rowsOf(1, 20)}, Workers: lay([]int{0}, []int{1, 1}), Turns: ones(2), RowsPerStep: 6, Steps: 1}, 101,
+			map[string]float64{"drafter/0 turn": 20, "drafter/0 train": 60, "drafter/1 turn": 39, "drafter/1 train": 60}},
+		// Rows 0 and 1 are made by 20; two are trained to 60, then row 2 is made to 70, and trained to 90.
+		"the drafter first": {Setup{Trace: Trace{Rows: rowsOf(10, 20)}, Workers: lay([]int{0}, []int{0}), Turns: ones(1), RowsPerStep: 3, Steps: 1}, 90,
 			map[string]float64{"target/0 turn": 40, "drafter/0 turn": 10, "drafter/0 row": 20}},
 		// Both ready at 16, and device 1 makes row 3 to 26: device 0 keeps its turn from 20. 26-46, rows 4 and 5 before the commits: 62-82, 82-102.
 		"kept for the sum": {Setup{Trace: Trace{Rows: rowsOf(10, 20, 16, 20, 10, 20, 10, 20)}, Workers: lay([]int{0, 1}, []int{0, 1}), Turns: ones(2), RowsPerStep: 2, Steps: 3}, 102,

@@ -25,8 +25,8 @@ func (w *world) settle(n *node) (acted bool) {
 // nothing new may delay.
 func (w *world) reducing() bool { return w.ranks > 1 && !w.committing && w.ready == w.ranks }
 
-// turn gives one turn to the longest unserved worker of the first device that
-// has one free.
+// turn gives one turn to the worker that goes first on the first device that has
+// one free.
 func (w *world) turn(n *node) bool {
 	wants := n.firsts
 	clear(wants)
@@ -35,7 +35,7 @@ func (w *world) turn(n *node) bool {
 		if !w.wants(n, x, i) {
 			continue
 		}
-		if first := wants[x.device]; first == 0 || w.earlier(x, &n.workers[first-1]) {
+		if first := wants[x.device]; first == 0 || x.before(&n.workers[first-1]) {
 			wants[x.device] = i + 1
 		}
 	}
@@ -53,12 +53,13 @@ func (w *world) turn(n *node) bool {
 	return false
 }
 
-// earlier reports whether a worker goes before another of its device.
-func (w *world) earlier(a, b *worker) bool {
-	if w.s.TrainFirst && a.id.Role != b.id.Role {
-		return a.id.Role == runner.Drafter
+// before reports whether a worker goes before another of its device: a drafter
+// before a target, then the longest unserved.
+func (x *worker) before(o *worker) bool {
+	if x.id.Role != o.id.Role {
+		return x.id.Role == runner.Drafter
 	}
-	return a.granted < b.granted
+	return x.granted < o.granted
 }
 
 // wants reports whether a worker wants a turn.

@@ -40,7 +40,7 @@ type node struct {
 	where   []int32  // by row of the node: 1 + the target whose slot holds it full; 0: nowhere
 	grants  uint64
 	chosen  int   // target chosen for row made; -1: none
-	firsts  []int // scratch: by device, 1 + the longest unserved that wants a turn
+	firsts  []int // scratch: by device, 1 + the worker that goes first of those that want a turn
 	free    []int // scratch: targets that could make the next row
 	over    []int
 }

@@ -12,24 +12,21 @@ import (
 )
 
 // graded are the traces that balanced is held to, and what each runs on. The
-// goal is a run at most 3 % longer than the bound. It is missed where pairs share
-// GPUs and rows differ: a device that lags gives every other turn to its target,
-// and the common last micro-step waits for it. By turns the same pairs come to
-// what first says, if a drafter went before a target.
+// goal is a run at most 3 % longer than the bound.
 var graded = []struct {
-	file        string
-	gpus        int
-	rows        int     // of a step
-	most, first float64 // longer than the bound, with the core's turns and with drafters first
-	shape       []string
+	file  string
+	gpus  int
+	rows  int     // of a step
+	most  float64 // longer than the bound
+	shape []string
 }{
-	{"runner/simulate/testdata/gpu-1.json", 1, 4, 0.03, 0.03, []string{"training.buckets=[2048]", "training.anchors=256"}},
-	{"configs/traces/h200-8b.json", 8, 24, 0.03, 0.03, nil},
-	{"configs/traces/h200-8b.json", 8, 40, 0.03, 0.03, nil},
-	{"configs/traces/h200-27b.json", 8, 24, 0.03, 0.03, []string{"training.buckets=[4096]"}},
-	{"runner/simulate/testdata/jitter.json", 8, 40, 0.06, 0.03, nil},
-	{"runner/simulate/testdata/mixed.json", 8, 40, 0.07, 0.03, nil},
-	{"runner/simulate/testdata/stragglers.json", 8, 40, 0.16, 0.07, nil},
+	{"runner/simulate/testdata/gpu-1.json", 1, 4, 0.03, []string{"training.buckets=[2048]", "training.anchors=256"}},
+	{"configs/traces/h200-8b.json", 8, 24, 0.03, nil},
+	{"configs/traces/h200-8b.json", 8, 40, 0.03, nil},
+	{"configs/traces/h200-27b.json", 8, 24, 0.03, []string{"training.buckets=[4096]"}},
+	{"runner/simulate/testdata/jitter.json", 8, 40, 0.03, nil},
+	{"runner/simulate/testdata/mixed.json", 8, 40, 0.03, nil},
+	{"runner/simulate/testdata/stragglers.json", 8, 40, 0.07, nil},
 }
 
 func traceOf(t testing.TB, file string) simulate.Trace {
@@ -73,18 +70,16 @@ func TestBalancedNearTheBound(t *testing.T) {
 		}
 		s := Setup(settled, p, m, trace, 1, steps)
 		over, idle, tokens := against(t, s)
-		s.TrainFirst = true
-		first, _, _ := against(t, s)
 		best, err := Splits(c, model(trace), m, trace, trial)
 		if err != nil {
 			t.Fatal(err)
 		}
 		own := best[slices.IndexFunc(best, func(b Split) bool { return b.Layout == chosen.Layout })]
 		best = slices.DeleteFunc(best, func(b Split) bool { return b.RowsPerStep != g.rows }) // another recipe
-		t.Logf("%-42s %2d rows a step: %-32s %6.0f tokens/s, idle %5.2f %%, %.2f %% longer than the bound, %.2f %% with drafters first; in %d steps %.0f, the best %s %.0f",
-			g.file, g.rows, chosen.Layout, tokens, 100*idle, 100*over, 100*first, trial, own.TokensPerS, best[0].Layout, best[0].TokensPerS)
-		if over > g.most || first > g.first {
-			t.Errorf("%s: %s takes %.4f longer than the bound, %.4f with drafters first; want at most %.2f and %.2f", g.file, chosen.Layout, over, first, g.most, g.first)
+		t.Logf("%-42s %2d rows a step: %-32s %6.0f tokens/s, idle %5.2f %%, %.2f %% longer than the bound; in %d steps %.0f, the best %s %.0f",
+			g.file, g.rows, chosen.Layout, tokens, 100*idle, 100*over, trial, own.TokensPerS, best[0].Layout, best[0].TokensPerS)
+		if over > g.most {
+			t.Errorf("%s: %s takes %.4f longer than the bound, want at most %.2f", g.file, chosen.Layout, over, g.most)
 		}
 		if own.TokensPerS < 0.97*best[0].TokensPerS {
 			t.Errorf("%s: %s makes %.0f tokens/s, %s makes %.0f", g.file, chosen.Layout, own.TokensPerS, best[0].Layout, best[0].TokensPerS)
