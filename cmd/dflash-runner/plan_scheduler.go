@@ -128,7 +128,7 @@ func (s *consulted) decide(ctx context.Context, setup *simulate.Setup, from plan
 	if s.plugin != nil && s.plugin.Can(scheduler.Assign) {
 		setup.Assign, s.made.AssignedBy = s.assigner(ctx, uint32(setup.Trace.Shape.Bucket)), s.made.Name
 	}
-	if s.made.Name == config.Balanced {
+	if s.plugin == nil {
 		setup.Assign = s.assigner(ctx, 0)
 	}
 	return nil
@@ -182,13 +182,14 @@ func without(pool []scheduler.Candidate, taken []runner.Sample) (left []schedule
 	return left
 }
 
-// assigner assigns by the scheduler, and notes what it said. The first free
-// target stands in for a bad answer, as in a run.
+// assigner assigns by the scheduler, and notes what it said. A built-in takes the
+// first free target that has a turn, as in a run; the first free one stands in
+// for a bad answer.
 func (s *consulted) assigner(ctx context.Context, bucket uint32) simulate.Assigner {
 	return func(row runner.Row, tokens int, free []placement.Candidate) (int, error) {
 		at := 0
 		if s.plugin == nil {
-			at = placement.Assign(free)
+			at = max(0, slices.IndexFunc(free, func(f placement.Candidate) bool { return f.Turn }))
 		} else {
 			at = s.assign(ctx, scheduler.AssignRequest{Row: row, Bucket: bucket, Tokens: uint32(tokens)}, free)
 		}

@@ -21,9 +21,10 @@ const patience = 4
 // Assign chooses the target that keeps the pipeline busiest: a place in free,
 // which has one entry at least. The first rule that tells two apart decides:
 //
-//  1. A target that was passed over four times as often as there are candidates
-//     is next, the longest waiting first: none starves.
-//  2. One that can begin now.
+//  1. One that can begin now: rows are made in order, so one that waits for its
+//     device holds every other target up.
+//  2. A target that was passed over four times as often as there are candidates
+//     is next, the longest waiting first: none starves that has turns.
 //  3. One whose device no drafter shares: it takes no turn from training.
 //  4. One whose drafters have the least left to train in the open step: all
 //     ranks meet at its end, so the device that is ahead has time.
@@ -42,12 +43,13 @@ func Assign(free []Candidate) int {
 
 // before reports whether a goes before b; most is how often one may be passed over.
 func before(a, b Candidate, most int) bool {
+	if a.Turn != b.Turn {
+		return a.Turn
+	}
 	if x, y := max(a.PassedOver-most, 0), max(b.PassedOver-most, 0); x != y {
 		return x > y
 	}
 	switch {
-	case a.Turn != b.Turn:
-		return a.Turn
 	case a.Shared != b.Shared:
 		return b.Shared
 	case a.Left != b.Left:

@@ -22,9 +22,11 @@ func TestAssign(t *testing.T) {
 		"where the row is trained":         {[]Candidate{with(now, func(c *Candidate) { c.Shared, c.Left = true, 2 }), with(now, func(c *Candidate) { c.Shared, c.Left, c.Near, c.Full = true, 2, true, 2 })}, 1},
 		"fewer rows ready":                 {[]Candidate{with(now, func(c *Candidate) { c.Full = 1 }), now}, 1},
 		"the longest passed over":          {[]Candidate{now, with(now, func(c *Candidate) { c.PassedOver = 1 })}, 1},
-		"patience ends":                    {[]Candidate{now, with(Candidate{}, func(c *Candidate) { c.PassedOver = 9; c.Shared = true })}, 1},
-		"and not before":                   {[]Candidate{now, with(Candidate{}, func(c *Candidate) { c.PassedOver = 8; c.Shared = true })}, 0},
-		"of two, who waits longer is next": {[]Candidate{with(now, func(c *Candidate) { c.PassedOver = 10 }), with(Candidate{}, func(c *Candidate) { c.PassedOver = 11 })}, 1},
+		"patience ends":                    {[]Candidate{now, with(now, func(c *Candidate) { c.PassedOver = 9; c.Shared = true })}, 1},
+		"and not before":                   {[]Candidate{now, with(now, func(c *Candidate) { c.PassedOver = 8; c.Shared = true })}, 0},
+		"of two, who waits longer is next": {[]Candidate{with(now, func(c *Candidate) { c.PassedOver = 10 }), with(now, func(c *Candidate) { c.PassedOver = 11 })}, 1},
+		"no turn, however long it waits":   {[]Candidate{with(Candidate{}, func(c *Candidate) { c.PassedOver = 99 }), now}, 1},
+		"no turn anywhere: the longest":    {[]Candidate{{}, {PassedOver: 9}}, 1},
 	} {
 		for i := range c.free {
 			c.free[i].Target = runner.Worker{Role: runner.Target, Rank: runner.Rank(i)}
@@ -38,7 +40,7 @@ func TestAssign(t *testing.T) {
 // TestNoneStarves: whatever tells against a target, it makes a row in the end,
 // as long as it could.
 func TestNoneStarves(t *testing.T) {
-	free := []Candidate{{Turn: true}, {Turn: true, Full: 2}, {Shared: true, Left: 9, Full: 2}}
+	free := []Candidate{{Turn: true}, {Turn: true, Full: 2}, {Turn: true, Shared: true, Left: 9, Full: 2}}
 	served, waits := make([]int, len(free)), make([]int, len(free))
 	for range 1000 {
 		at := Assign(free)

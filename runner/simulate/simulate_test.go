@@ -332,3 +332,29 @@ func TestRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstWithATurn: without an assigner rows go to the first target that can
+// begin, as to one that names it.
+func TestFirstWithATurn(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 9))
+	asked := 0
+	for range 400 {
+		s := random(r)
+		s.Assign = nil
+		a, err := Run(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Assign = func(_ runner.Row, _ int, free []placement.Candidate) (int, error) {
+			asked++
+			return slices.IndexFunc(free, func(f placement.Candidate) bool { return f.Turn }), nil
+		}
+		b, err := Run(s)
+		if err != nil || !slices.Equal(a.Spans, b.Spans) {
+			t.Fatalf("%+v: %s without an assigner, %s with one, %v", brief(s), a.Makespan, b.Makespan, err)
+		}
+	}
+	if asked < 1000 {
+		t.Errorf("asked %d times only", asked)
+	}
+}
