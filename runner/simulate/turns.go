@@ -118,26 +118,10 @@ func (w *world) question(n *node, free []int) []placement.Candidate {
 	for k, f := range free {
 		x := &n.workers[f]
 		d := n.devices[x.device]
-		out[k] = placement.Candidate{Target: x.id, Turn: w.hasTurn(n, x.device), Shared: d.trains > 0, Near: x.device == trains,
+		out[k] = placement.Candidate{Target: x.id, Turn: d.taken < d.turns && !(w.reducing() && d.trains > 0), Shared: d.trains > 0, Near: x.device == trains,
 			Left: w.left(n, x.device), Full: x.full, PassedOver: n.over[f]}
 	}
 	return out
-}
-
-// hasTurn reports whether a target of a device could begin now: there is a turn
-// beside those that drafters go first with.
-func (w *world) hasTurn(n *node, device int) bool {
-	d := &n.devices[device]
-	if w.reducing() && d.trains > 0 {
-		return false
-	}
-	taken := d.taken
-	for i := w.targets; i < len(n.workers); i++ {
-		if x := &n.workers[i]; x.device == device && w.wants(n, x, i) {
-			taken++
-		}
-	}
-	return taken < d.turns
 }
 
 // left counts the rows of the open step that a device has yet to train.
