@@ -24,11 +24,12 @@ type decisions struct {
 	PlacedBy    string          `json:"placed_by"`
 	ArrangedBy  string          `json:"arranged_by"`
 	AssignedBy  string          `json:"assigned_by"`
-	Arrangement []runner.Sample `json:"arrangement"` // the first of the epoch, one sample a row of the trace
-	Tokens      []int           `json:"tokens"`      // of each
-	Assignments []runner.Worker `json:"assignments"` // targets of the first rows that had a choice
-	Asked       int             `json:"asked"`       // how often it was to assign
-	Refused     []string        `json:"refused"`     // answers that were not used
+	SamplesFrom string          `json:"samples_from"` // always costs: each of their rows stands for one, prepared data is not read
+	Arrangement []runner.Sample `json:"arrangement"`  // the first of the epoch
+	Tokens      []int           `json:"tokens"`       // of each
+	Assignments []runner.Worker `json:"assignments"`  // targets of the first rows that had a choice
+	Asked       int             `json:"asked"`        // how often it was to assign
+	Refused     []string        `json:"refused"`      // answers that were not used
 }
 
 // How much of what a scheduler would do is shown.
@@ -46,7 +47,7 @@ type consulted struct {
 
 // consult starts the scheduler of a name, for f, and ends it.
 func (c *cli) consult(ctx context.Context, loaded *config.Config, name string, f func(*consulted) error) error {
-	s := &consulted{made: decisions{Name: name, PlacedBy: config.Balanced, ArrangedBy: config.Balanced, AssignedBy: config.Balanced, Arrangement: []runner.Sample{}, Tokens: []int{}, Assignments: []runner.Worker{}, Refused: []string{}}}
+	s := &consulted{made: decisions{Name: name, SamplesFrom: "costs", PlacedBy: config.Balanced, ArrangedBy: config.Balanced, AssignedBy: config.Balanced, Arrangement: []runner.Sample{}, Tokens: []int{}, Assignments: []runner.Worker{}, Refused: []string{}}}
 	if name == config.Balanced || name == config.Fixed {
 		s.made.PlacedBy, s.made.ArrangedBy, s.made.AssignedBy = name, name, name
 		return f(s)
@@ -81,27 +82,7 @@ func (s *consulted) place(ctx context.Context, p plan.Plan, from planned, t simu
 	if s.plugin == nil || !s.plugin.Can(scheduler.Place) {
 		return p, nil
 	}
-	q := scheduler.PlaceRequest{Colocate: from.config.Workers.Colocate != "false"}
-	for _, g := range from.machine.GPUs {
-		d := scheduler.Device{ID: g.UUID, Name: g.Name, MemoryBytes: g.Bytes, FreeBytes: g.Bytes, Health: "healthy"}
-		for _, o := range from.machine.GPUs {
-			if o.UUID != g.UUID {
-				d.Links = append(d.Links, scheduler.Link{ID: o.UUID, Peer: from.machine.Links.Peer(g.UUID, o.UUID)})
-			}
-		}
-		q.Devices = append(q.Devices, d)
-	}
-	if from.config.Workers.Device == "cpu" {
-		q.Devices, q.Colocate = []scheduler.Device{{ID: placement.CPU, Name: placement.CPU, MemoryBytes: p.Available, FreeBytes: p.Available, Health: "healthy"}}, true
-	}
-	row := t.Mean()
-	for _, w := range p.Workers {
-		n := scheduler.Need{Worker: w.Name, MemoryBytes: w.MemoryBytes}
-		if cost := map[runner.Role]*float64{runner.Target: &row.TargetMS, runner.Drafter: &row.DrafterMS}[w.Name.Role]; t.Measured {
-			n.RowMS = cost
-		}
-		q.Needs = append(q.Needs, n)
-	}
+	q := up.Placing{Config: from.config, Plan: p, Machine: from.machine, Costs: t}.Request()
 	answer, err := s.plugin.Place(ctx, q)
 	if err != nil {
 		s.refuse(err)
@@ -223,7 +204,7 @@ func (c *cli) printDecisions(d decisions) error {
 		}
 		return strings.Join(out, " ")
 	}
-	if err := c.print("scheduler %s\n  %-12s by %s\n  %-12s by %s: first samples %v, of %v tokens\n  %-12s by %s, asked for %d rows: %s\n", d.Name, "placed", d.PlacedBy,
+	if err := c.print("scheduler %s\n  %-12s the rows of the costs, one each: prepared data is not read\n  %-12s by %s\n  %-12s by %s: first samples %v, of %v tokens\n  %-12s by %s, asked for %d rows: %s\n", d.Name, "samples", "placed", d.PlacedBy,
 		"arranged", d.ArrangedBy, d.Arrangement, d.Tokens, "assigned", d.AssignedBy, d.Asked, names(d.Assignments)); err != nil {
 		return err
 	}

@@ -4,19 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
+	"github.com/dflash-runner/dflash-runner/cmd/internal/machine"
+	"github.com/dflash-runner/dflash-runner/cmd/internal/plan"
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner"
-	"github.com/dflash-runner/dflash-runner/runner/admin"
-	"github.com/dflash-runner/dflash-runner/runner/placement"
-)
-
-// The health of devices before a worker starts: nothing has watched GPUs yet.
-const (
-	healthAtStart = string(admin.Unknown)
-	healthOfCPU   = string(admin.Healthy)
+	"github.com/dflash-runner/dflash-runner/runner/config"
+	"github.com/dflash-runner/dflash-runner/runner/drive"
 )
 
 // place asks the plugin where workers run, if it says so, before any of them
@@ -40,8 +35,11 @@ func (u *up) place(ctx context.Context) {
 // askPlace asks, and moves the plan to the answer. A placement that the plan
 // cannot be made for is a bad answer too.
 func (u *up) askPlace(ctx context.Context) error {
-	q := u.placeRequest()
-	answer, err := u.plugin.Place(ctx, q)
+	by, err := u.placing()
+	if err != nil {
+		return err
+	}
+	answer, err := u.plugin.Place(ctx, by.Request())
 	if err != nil {
 		if errors.Is(err, host.ErrAbsent) {
 			return errors.New("it ended before it was asked")
@@ -60,57 +58,30 @@ func (u *up) askPlace(ctx context.Context) error {
 	return nil
 }
 
-// placeRequest is what the plugin is asked with: the devices that may be used,
-// and what the plan reckons that each worker takes.
-func (u *up) placeRequest() scheduler.PlaceRequest {
-	if u.config.Workers.Device == placement.CPU {
-		q := scheduler.PlaceRequest{Colocate: true}
-		total := uint64(0)
-		for _, w := range u.plan.Workers {
-			need := scheduler.Need{Worker: w.Name, MemoryBytes: w.MemoryBytes + w.HostBytes}
-			q.Needs = append(q.Needs, need)
-			total += need.MemoryBytes
+// placing is what this run's plugin is asked to place by.
+func (u *up) placing() (Placing, error) {
+	p := Placing{Config: u.config, Plan: u.plan, Machine: u.has, GPUs: u.gpus}
+	target, err := machine.Target(u.config)
+	if err != nil {
+		return p, err
+	}
+	var text []byte
+	if from := u.config.Costs.From; from != "" {
+		if text, err = machine.Trace(from, u.config.Place("costs.from")+": costs.from"); err != nil {
+			return p, err
 		}
-		// The plan fits the host, or its memory is not known.
-		memory := max(u.has.Available, total)
-		q.Devices = []scheduler.Device{{ID: placement.CPU, Name: processor(), MemoryBytes: memory, FreeBytes: memory, Health: healthOfCPU}}
-		return q
 	}
-	q := scheduler.PlaceRequest{Devices: u.devices(), Colocate: u.config.Workers.Colocate != "false"}
-	for _, w := range u.plan.Workers {
-		q.Needs = append(q.Needs, scheduler.Need{Worker: w.Name, MemoryBytes: w.MemoryBytes})
-	}
-	return q
+	p.Costs, err = plan.Costs(u.config, target, text)
+	return p, err
 }
 
 // devices gives the GPUs that workers may run on, with what is known of them.
 func (u *up) devices() []scheduler.Device {
-	var all []scheduler.Device
-	for _, g := range u.has.GPUs {
-		if g.Busy != "" {
-			continue
-		}
-		d := scheduler.Device{ID: g.UUID, Name: g.Name, MemoryBytes: g.Bytes, FreeBytes: g.Bytes, Health: healthAtStart}
-		for _, x := range u.gpus {
-			if x.UUID == g.UUID {
-				d.MemoryBytes = x.MemoryBytes
-			}
-		}
-		for _, o := range u.has.GPUs {
-			if o.UUID != g.UUID && o.Busy == "" {
-				d.Links = append(d.Links, scheduler.Link{ID: o.UUID, Peer: u.peers(g.UUID, o.UUID)})
-			}
-		}
-		all = append(all, d)
-	}
-	return all
+	return Placing{Machine: u.has, GPUs: u.gpus}.devices()
 }
 
 // peers reports whether two GPUs read one another's memory.
-func (u *up) peers(a, b string) bool {
-	no := u.has.Links.NoPeer
-	return !slices.Contains(no, [2]string{a, b}) && !slices.Contains(no, [2]string{b, a})
-}
+func (u *up) peers(a, b string) bool { return u.has.Links.Peer(a, b) }
 
 // placement names each worker's device as the manifest does.
 func (u *up) placement() map[string]string {
@@ -130,4 +101,23 @@ func (u *up) placedAs() (said string) {
 		said += fmt.Sprintf("%s on %s", w.Name, u.plan.Where(w.Device))
 	}
 	return said
+}
+
+// builtin is the built-in scheduler under the name that the configuration
+// chooses it by; beside a plugin that is the default's.
+type builtin struct {
+	drive.Fixed
+	name string
+}
+
+// Name gives "balanced" or "fixed".
+func (b builtin) Name() string { return b.name }
+
+// builtinFor gives the built-in of a run. Both arrange and assign alike: balanced
+// has chosen the counts of workers before, where that was left to it.
+func builtinFor(c *config.Config, fixed drive.Fixed) builtin {
+	if c.Scheduler.Use == config.Fixed {
+		return builtin{fixed, config.Fixed}
+	}
+	return builtin{fixed, config.Balanced}
 }

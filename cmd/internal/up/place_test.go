@@ -4,12 +4,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 )
 
@@ -117,7 +121,15 @@ func TestPlaceRequest(t *testing.T) {
 	if err := u.preflight(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	q := u.placeRequest()
+	ask := func() scheduler.PlaceRequest {
+		t.Helper()
+		by, err := u.placing()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return by.Request()
+	}
+	q := ask()
 	if len(q.Devices) != 2 || !q.Colocate || len(q.Needs) != 2 || q.Needs[0].MemoryBytes != u.plan.Workers[0].MemoryBytes || q.Needs[0].MemoryBytes == 0 {
 		t.Fatalf("asked %+v", q)
 	}
@@ -126,8 +138,19 @@ func TestPlaceRequest(t *testing.T) {
 		t.Errorf("device %+v", d)
 	}
 	u.has.Links.NoPeer = [][2]string{{"GPU-0000", "GPU-0002"}}
-	if q := u.placeRequest(); q.Devices[0].Links[0].Peer || q.Devices[1].Links[0].Peer {
+	if q := ask(); q.Devices[0].Links[0].Peer || q.Devices[1].Links[0].Peer {
 		t.Errorf("links %+v, want none of peers", q.Devices)
+	}
+	if q.Needs[0].RowMS != nil || q.Needs[1].RowMS != nil {
+		t.Errorf("needs %+v: nothing was measured", q.Needs)
+	}
+	u.config.Costs.TargetRow, u.config.Costs.DrafterRow = config.Duration(30*time.Millisecond), config.Duration(70*time.Millisecond)
+	if q := ask(); *q.Needs[0].RowMS != 30 || *q.Needs[1].RowMS != 70 {
+		t.Errorf("rows of %g and %g ms, want the configuration's", *q.Needs[0].RowMS, *q.Needs[1].RowMS)
+	}
+	u.config.Costs = config.Costs{From: filepath.Join(t.TempDir(), "none.json")}
+	if _, err := u.placing(); err == nil || !strings.Contains(err.Error(), "costs.from: open") {
+		t.Errorf("costs that are not there: %v", err)
 	}
 	if got := moves(map[string]string{"target/0": "cpu", "drafter/0": "a"}, map[string]string{"target/0": "cpu", "drafter/0": "b", "drafter/1": "c"}); got != "drafter/0 was on a, is on b" {
 		t.Errorf("moves: %s", got)

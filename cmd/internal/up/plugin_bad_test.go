@@ -133,7 +133,7 @@ func TestBadPluginIsLeftOut(t *testing.T) {
 			f, u := b.run("bad", false, nil, badSettings(t, c.which, more...)...)
 			b.check(f, u)
 			degraded(t, u.Status(), c.says, "the built-in decides alone")
-			if s := u.Status(); s.Plugin != nil || s.Scheduler != "fixed" {
+			if s := u.Status(); s.Plugin != nil || s.Scheduler != "balanced" {
 				t.Errorf("plugin %+v, scheduler %q", s.Plugin, s.Scheduler)
 			}
 		})

@@ -181,7 +181,7 @@ const (
 // driving joins everything into a loop's configuration.
 func (u *up) driving(p planned, l *launcher, st *store, j drive.Journal, k core.Config) drive.Config {
 	h := u.config.Failure.Hang
-	builtin := drive.Fixed{Seed: u.config.Run.Seed, Samples: p.planner.Plannable(), Draws: p.config.Draws}
+	builtin := builtinFor(u.config, drive.Fixed{Seed: u.config.Run.Seed, Samples: p.planner.Plannable(), Draws: p.config.Draws})
 	return drive.Config{Core: k, Launcher: l, Builtin: builtin, Memory: memory{}, Store: st, Journal: j,
 		Observe: u.observe, Warming: u.warming, SchedulerDeadline: u.config.Scheduler.Deadline.D() + schedulerSlack, Hang: hang.Limits{Heartbeat: h.Heartbeat.D(), WarmUp: h.WarmUp.D(), Order: h.Order.D()},
 		Plannable: p.planner.Plannable(), Draws: p.config.Draws}
