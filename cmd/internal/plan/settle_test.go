@@ -2,6 +2,7 @@ package plan
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"strings"
 	"syscall"
@@ -11,6 +12,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/config"
+	"github.com/dflash-runner/dflash-runner/runner/placement"
 	"github.com/dflash-runner/dflash-runner/runner/simulate"
 )
 
@@ -130,22 +132,55 @@ func TestReckoned(t *testing.T) {
 	}
 }
 
-// BenchmarkSettle is a choice of counts for a node of eight GPUs.
-func BenchmarkSettle(b *testing.B) {
+// decision is what a scheduler decides for a configuration that leaves counts
+// open, on cells of eight GPUs that are alike: the counts, once for all of them;
+// where each cell's workers run; and which target of each makes its next row.
+func decision(b *testing.B, cells int) func() {
 	c, err := config.Load("", []string{"workers.device=cuda", "training.compute_dtype=bfloat16", "target.embedded.sequence_tokens=2048", "target.dtype=bfloat16", "training.rows_per_step=24", "workers.targets=auto", "workers.drafters=auto"})
 	if err != nil {
 		b.Fatal(err)
 	}
 	base := simulate.Trace{Format: simulate.Format, Name: "b", Rows: []simulate.Row{{Tokens: 3072, TargetMS: 93, DrafterMS: 138}}, Costs: simulate.Costs{UpdateMS: 8.3, VoteMS: 1, OrderMS: 0.1, HandOffMS: 1.5}}
 	m, t := gpusOf(140, 140, 140, 140, 140, 140, 140, 140), simulate.Default(1).Draw(base)
-	before, n := used(), 0
-	for b.Loop() {
-		n++
-		if _, _, err := Settle(c, c.EmbeddedModel(), m, t); err != nil {
+	return func() {
+		settled, _, err := Settle(c, c.EmbeddedModel(), m, t)
+		if err != nil {
 			b.Fatal(err)
 		}
+		w, err := workOf(settled, c.EmbeddedModel())
+		if err != nil {
+			b.Fatal(err)
+		}
+		of := w.memory(w.onTarget())
+		for range cells {
+			p, err := placement.Place(w.wanted(m, of))
+			if err != nil {
+				b.Fatal(err)
+			}
+			var free []placement.Candidate
+			for i, x := range p.Workers {
+				if x.Worker.Role == runner.Target {
+					free = append(free, placement.Candidate{Target: x.Worker, Turn: i%3 > 0, Shared: true, Left: i % 5})
+				}
+			}
+			placement.Assign(free)
+		}
 	}
-	b.ReportMetric(float64(used()-before)/float64(n)/1e6, "cpu-ms/op")
+}
+
+// BenchmarkDecision is a whole decision, for one cell and for 64: at most 5 ms.
+func BenchmarkDecision(b *testing.B) {
+	for _, cells := range []int{1, 64} {
+		b.Run(fmt.Sprint("cells=", cells), func(b *testing.B) {
+			decide := decision(b, cells)
+			before, n := used(), 0
+			for b.Loop() {
+				n++
+				decide()
+			}
+			b.ReportMetric(float64(used()-before)/float64(n)/1e6, "cpu-ms/op")
+		})
+	}
 }
 
 // used is the CPU time of this process: what a decision takes on quiet cores.

@@ -15,6 +15,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/drive"
 )
 
 // decisionOf gives who made the newest decision of a kind.
@@ -202,5 +203,15 @@ func TestLossesOfManySources(t *testing.T) {
 	got := lossesOf(many, []core.SourceLoss{{Source: 1, Loss: 2}, {Source: shownSources + 1, Loss: 3}})
 	if len(got) != shownSources || got[0].Loss != nil || got[1].Loss == nil || *got[1].Loss != 2 {
 		t.Errorf("got %d, %+v", len(got), got[:2])
+	}
+}
+
+// TestBuiltinIsNamed: as the configuration chooses it; beside a plugin, balanced.
+func TestBuiltinIsNamed(t *testing.T) {
+	for use, want := range map[string]string{"balanced": "balanced", "fixed": "fixed", "plugged": "balanced"} {
+		c := &config.Config{Scheduler: config.Scheduler{Use: use}}
+		if got := builtinFor(c, drive.Fixed{}).Name(); got != want {
+			t.Errorf("scheduler.use %s: got %s, want %s", use, got, want)
+		}
 	}
 }
