@@ -134,6 +134,35 @@ func TestConserves(t *testing.T) {
 	}
 }
 
+// TestBoundOfPairs: eight pairs with rows that differ in every way, some devices
+// slow, and rows assigned by rule, by the first that can, or at random, never
+// beat the bound, in one step or many.
+func TestBoundOfPairs(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	all := []int{0, 1, 2, 3, 4, 5, 6, 7}
+	near := 1.0
+	for range 60 {
+		spread := float64(r.IntN(3)) / 2 * r.Float64() // of a third, rows are alike
+		base := Trace{Format: Format, Rows: []Row{{Tokens: 3072, TargetMS: 50 + 100*r.Float64(), DrafterMS: 50 + 100*r.Float64()}},
+			Costs: Costs{UpdateMS: 8, SumMS: 3, VoteMS: 1, OrderMS: 0.1, HandOffMS: 1.6, HandOffLocalMS: 1.5}}
+		s := Setup{Trace: Synthetic{Seed: r.Uint64(), Rows: 200, Jitter: 0.1 * spread, Straggle: 0.05 * spread, StraggleBy: 4, Mixed: spread}.Draw(base),
+			Nodes: 1, Workers: lay(all, all), Turns: ones(8), Slots: 1 + r.IntN(4), RowsPerStep: 8 * (1 + r.IntN(6)), Steps: 1 + r.IntN(30), Trail: true}
+		if r.IntN(2) == 0 {
+			s.Trace.Slow = []Slow{{0, r.IntN(8), 0.8 + 0.6*r.Float64()}}
+		}
+		s.Assign = []Assigner{nil, Balanced, func(_ runner.Row, _ int, free []placement.Candidate) (int, error) { return r.IntN(len(free)), nil }}[r.IntN(3)]
+		res, err := Run(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conserves(t, fmt.Sprintf("%+v", brief(s)), s, res)
+		near = min(near, res.Makespan.Seconds()/s.Bound().Seconds-1)
+	}
+	if near > 0.005 {
+		t.Errorf("no run came nearer to the bound than %.4f: it says little", near)
+	}
+}
+
 func brief(s Setup) Setup { s.Trace.Rows = s.Trace.Rows[:1]; return s }
 
 // random draws a setup: nodes, layouts, shared devices, slow ones, turns.

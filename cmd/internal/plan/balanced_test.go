@@ -12,7 +12,12 @@ import (
 )
 
 // graded are the traces that balanced is held to, and what each runs on. The
-// goal is a run at most 3 % longer than the bound.
+// goal is a run at most 3 % longer than the bound. It is missed on stragglers:
+// the bound knows beforehand which row a target will pause in, and begins it
+// early; a run learns of it when every device waits for that row's. Dealing a
+// step's rows to ranks by length instead of in order would not mend it: 1.4 %
+// slower to 0.2 % faster, and by what they cost the drafter, 1.9 % slower to
+// 1.2 % faster, as the order of making them changes with it.
 var graded = []struct {
 	file  string
 	gpus  int
@@ -26,7 +31,7 @@ var graded = []struct {
 	{"configs/traces/h200-27b.json", 8, 24, 0.03, []string{"training.buckets=[4096]"}},
 	{"runner/simulate/testdata/jitter.json", 8, 40, 0.03, nil},
 	{"runner/simulate/testdata/mixed.json", 8, 40, 0.03, nil},
-	{"runner/simulate/testdata/stragglers.json", 8, 40, 0.07, nil},
+	{"runner/simulate/testdata/stragglers.json", 8, 40, 0.065, nil},
 }
 
 func traceOf(t testing.TB, file string) simulate.Trace {
@@ -79,7 +84,7 @@ func TestBalancedNearTheBound(t *testing.T) {
 		t.Logf("%-42s %2d rows a step: %-32s %6.0f tokens/s, idle %5.2f %%, %.2f %% longer than the bound; in %d steps %.0f, the best %s %.0f",
 			g.file, g.rows, chosen.Layout, tokens, 100*idle, 100*over, trial, own.TokensPerS, best[0].Layout, best[0].TokensPerS)
 		if over > g.most {
-			t.Errorf("%s: %s takes %.4f longer than the bound, want at most %.2f", g.file, chosen.Layout, over, g.most)
+			t.Errorf("%s: %s takes %.4f longer than the bound, want at most %.3f", g.file, chosen.Layout, over, g.most)
 		}
 		if own.TokensPerS < 0.97*best[0].TokensPerS {
 			t.Errorf("%s: %s makes %.0f tokens/s, %s makes %.0f", g.file, chosen.Layout, own.TokensPerS, best[0].Layout, best[0].TokensPerS)
