@@ -55,7 +55,7 @@ type Core struct {
 	fallen   fallen    // in the present communicator, first
 	repeats  []repeat  // deaths that a restart may not help, bounded
 	barred   []barred  // devices that are not used again
-	grants   uint64    // turns given so far; the least recently served is next
+	grants   uint64    // turns given so far; of those alike, the least recently served is next
 	wake     time.Time // the Tick that is asked for; zero: none
 	soonest  time.Time // deadline of the orders sent since setWake looked; zero: none
 	idle     outlook   // of idle targets, as turn left it
