@@ -91,6 +91,16 @@ func TestOldPluginKeepsWorking(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
+	answersAsOfOld(t, p, q)
+	p.Observe(q.event)
+	if text := awaitLog(t, o, "observed "); !strings.Contains(text, "observed well") {
+		t.Errorf("observe: %s", text)
+	}
+}
+
+// answersAsOfOld wants of a plugin what the transcript's said.
+func answersAsOfOld(t *testing.T, p *Plugin, q frozenQuestions) {
+	t.Helper()
 	s := p.State()
 	if want := []scheduler.Capability{scheduler.Arrange, scheduler.Assign, scheduler.Observe, scheduler.OnFailure, scheduler.Place}; s.Name != "elder" || s.Version != "0.9" || s.APIVersion != 1 || !slices.Equal(s.Capabilities, want) {
 		t.Errorf("state %+v", s)
@@ -109,10 +119,6 @@ func TestOldPluginKeepsWorking(t *testing.T) {
 	v, err := p.OnFailure(t.Context(), q.failure)
 	if want := (scheduler.Verdict{Decision: scheduler.Replace, Device: "GPU-b", Reason: "it was hot"}); err != nil || v != want {
 		t.Errorf("on failure: want %+v, got %+v, %v", want, v, err)
-	}
-	p.Observe(q.event)
-	if text := awaitLog(t, o, "observed "); !strings.Contains(text, "observed well") {
-		t.Errorf("observe: %s", text)
 	}
 }
 
