@@ -1,6 +1,6 @@
 """The plugin of the frozen transcript (api1.txt), as it is written in Python today."""
 
-# ruff: noqa: T201, ARG002, I001
+# ruff: noqa: T201
 
 from dflash_runner import scheduler
 from dflash_runner.scheduler import Decision, Field, Type, Verdict
