@@ -147,14 +147,17 @@ func (m moody) OnFailure(ctx context.Context, q scheduler.FailureRequest) (sched
 	return v, err
 }
 
-// plug draws whether a plugin decides in a history, and configures it, now and
-// then with more than one target to choose from.
+// decides says whether a plugin decides in a seed's history.
+func decides(seed uint64) bool { return rand.New(rand.NewPCG(seed, 1)).IntN(2) == 1 }
+
+// plug configures the plugin of a history that has one, now and then with more
+// than one target to choose from.
 func (s *strikes) plug(seed uint64) {
 	s.t.Helper()
-	r := rand.New(rand.NewPCG(seed, 1))
-	if r.IntN(2) == 0 {
+	if !decides(seed) {
 		return
 	}
+	r := rand.New(rand.NewPCG(seed, 2))
 	self, err := os.Executable()
 	if err != nil {
 		s.t.Fatal(err)

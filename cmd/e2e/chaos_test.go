@@ -60,7 +60,7 @@ func (c *chaos) strike(t *testing.T) {
 	for n := 0; !t.Failed() && c.more(n, time.Since(began), last); n++ {
 		seed := *chaosSeed
 		if seed == 0 {
-			seed = rand.Uint64()>>1 | 1
+			seed = seedFor(n%2 == 0)
 		}
 		from := time.Now()
 		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) { c.history(t, seed) })
@@ -78,6 +78,15 @@ func (c *chaos) more(done int, spent, last time.Duration) bool {
 		return done < shortHistories
 	}
 	return spent+last < time.Duration(*chaosMinutes*float64(time.Minute))
+}
+
+// seedFor draws a seed of a history with a plugin, or without: a short test has
+// one of each.
+func seedFor(plugin bool) (seed uint64) {
+	for seed == 0 || decides(seed) != plugin {
+		seed = rand.Uint64()>>1 | 1
+	}
+	return seed
 }
 
 // inNamespace runs this test once more, where what it mounts is its own.
