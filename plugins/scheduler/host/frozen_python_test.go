@@ -1,7 +1,6 @@
 package host
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,28 +8,20 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
+	"github.com/dflash-runner/dflash-runner/runner/pyenv/pyenvtest"
 )
 
 // TestOldHostIsAnsweredByPython gives the transcript's bytes to the same plugin in
 // Python, of today's SDK: what it says holds all that was said then, byte for
 // byte, so the transcript is a Python plugin's as well. Today's host takes it.
 func TestOldHostIsAnsweredByPython(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("testdata", "api1.txt"))
+	said, o, q := transcript(t), options(t), frozen()
+	o.Seed, o.Python = 7, pyenvtest.Ensure(t).Python
+	e, err := Pin(filepath.Join("testdata", "elder.py"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	said, err := parseTranscript(string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	o, q := options(t), frozen()
-	o.Seed = 7
-	e := script(t, "", &o)
-	program, err := Pin(filepath.Join("testdata", "elder.py"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.Name, e.Program, e.Args, e.Files, e.Config = "elder", program.Program, nil, nil, map[string]any{"depth": int64(5)}
+	e.Name, e.Config = "elder", map[string]any{"depth": int64(5)}
 	p, err := Start(t.Context(), e, o)
 	if err != nil {
 		t.Fatal(err)

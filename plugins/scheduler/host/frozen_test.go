@@ -68,6 +68,20 @@ func parseTranscript(text string) (map[string][]byte, error) {
 	return all, nil
 }
 
+// transcript reads what was said.
+func transcript(t *testing.T) map[string][]byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "api1.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := parseTranscript(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return said
+}
+
 // old is this binary as the plugin of the transcript.
 func old(t *testing.T, args ...string) Entry {
 	t.Helper()
@@ -178,14 +192,7 @@ func TestAPIVersions(t *testing.T) {
 // TestOldHostIsAnswered gives the transcript's questions to a plugin of today's
 // SDK: it answers each, and refuses a version that it does not speak.
 func TestOldHostIsAnswered(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("testdata", "api1.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	said, err := parseTranscript(string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	said := transcript(t)
 	p := started(t, "good", options(t))
 	read := func(method string, into proto.Message) {
 		if err := proto.Unmarshal(said[method+" ask"], into); err != nil {
