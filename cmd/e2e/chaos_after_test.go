@@ -16,7 +16,7 @@ import (
 // Bounds of a supervisor, whatever befalls its run: twice the descriptors and
 // four times the memory (the race detector's is more) of an undisturbed one.
 const (
-	maxDescriptors = 120
+	maxDescriptors = 40 // a worker
 	maxResident    = 128 << 20
 )
 
@@ -64,13 +64,13 @@ func (c *chaos) check(t *testing.T, s *strikes) {
 	h := s.h
 	h.must(0, "journal", "verify", s.run)
 	h.must(0, "checkpoints", "verify", s.run)
-	parameters := newestParameters(t, h, s.run)
+	parameters := newestParameters(t, h, s.run, c.steps)
 	if s.any {
-		if last := survivors(t, h.journal(s.run)).last; last != steps {
-			t.Errorf("want %d steps, got %d", steps, last)
+		if last := survivors(t, h.journal(s.run)).last; last != c.steps {
+			t.Errorf("want %d steps, got %d", c.steps, last)
 		}
 	} else {
-		survivors(t, h.journal(s.run)).equal(t, c.reference.history, steps)
+		survivors(t, h.journal(s.run)).equal(t, c.reference.history, c.steps)
 		c.reference.sameSummary(t, summaryOf(t, h, s.run))
 		if parameters != c.digest {
 			t.Errorf("want parameters %s, got %s", c.digest, parameters)
@@ -86,8 +86,9 @@ func (c *chaos) check(t *testing.T, s *strikes) {
 		}
 		c.deaths[string(e.Failure.Cause)]++
 	}
-	if c.most.descriptors > maxDescriptors || c.most.resident > maxResident {
-		t.Errorf("want a supervisor of at most %d descriptors and %d MB, got %d and %d", maxDescriptors, maxResident>>20, c.most.descriptors, c.most.resident>>20)
+	s.countPlugin()
+	if most := maxDescriptors * (s.targets + c.drafters); s.most.descriptors > most || s.most.resident > maxResident {
+		t.Errorf("want a supervisor of at most %d descriptors and %d MB, got %d and %d", most, maxResident>>20, s.most.descriptors, s.most.resident>>20)
 	}
 	h.clean(t, s.run)
 }
@@ -144,7 +145,7 @@ func files(t *testing.T, dir string) (all []string) {
 }
 
 // newestParameters gives the digest of the parameters in the last checkpoint.
-func newestParameters(t *testing.T, h *home, run string) string {
+func newestParameters(t *testing.T, h *home, run string, steps int) string {
 	t.Helper()
 	var facts struct {
 		Step       int
@@ -163,7 +164,7 @@ func newestParameters(t *testing.T, h *home, run string) string {
 func (c *chaos) print(t *testing.T) {
 	t.Helper()
 	t.Logf("%d histories, %d lives of supervisors; at most %d descriptors, %d MB", c.histories, c.lives, c.most.descriptors, c.most.resident>>20)
-	for title, table := range map[string]map[string]int{"strikes": c.tally, "workers at strikes": c.states, "deaths by cause": c.deaths} {
+	for title, table := range map[string]map[string]int{"strikes, and what plugins did": c.tally, "workers at strikes": c.states, "deaths by cause": c.deaths} {
 		var b strings.Builder
 		for _, k := range slices.Sorted(maps.Keys(table)) {
 			fmt.Fprintf(&b, "\n%6d  %s", table[k], k)

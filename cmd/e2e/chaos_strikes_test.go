@@ -28,9 +28,11 @@ type strikes struct {
 	done bool
 	log  []string
 	w    *gauge
+	most figures
 
-	plugin []string // settings; none: the built-in decides
-	any    bool     // it changes the order
+	targets int
+	plugin  []string // settings; none: the built-in decides
+	any     bool     // it changes the order
 
 	ends map[int]string // exit codes that this life may end with, and why
 }
@@ -41,7 +43,7 @@ func (s *strikes) said() string { return strings.Join(s.log, "\n") }
 
 // live starts a supervisor's life, strikes in it, and sees how it ends.
 func (s *strikes) live(life int) {
-	settings := append(chaosSettings(), s.plugin...)
+	settings := slices.Concat(s.c.settings, s.plugin)
 	args := append(up(s.run, settings...), "--resume")
 	if begun, err := filepath.Glob(s.h.path(s.run, "journal", "*.journal")); err != nil || len(begun) == 0 {
 		args = up(s.run, settings...)
@@ -64,7 +66,7 @@ func (s *strikes) live(life int) {
 	}
 	s.note("ended with %d: %s", code, why)
 	s.done = code == 0
-	s.countPlugin()
+	s.most.raise(s.w.most)
 	s.c.most.raise(s.w.most)
 	if left := s.h.left(patience / 36); len(left) > 0 {
 		s.t.Fatalf("processes outlive the supervisor: %v", left)
@@ -78,9 +80,9 @@ func (s *strikes) live(life int) {
 func (s *strikes) faults() (all []string) {
 	for s.rand.IntN(2) == 0 && s.left > 0 {
 		what := []string{"exit", "raise", "refuse", "sigkill"}[s.rand.IntN(4)]
-		fault := fmt.Sprintf("drafter/%d:%s:%d:%s", s.rand.IntN(2), []string{"train", "pull", "commit", "image", "join", "load", "abort"}[s.rand.IntN(7)], 1+s.rand.IntN(8), what)
+		fault := fmt.Sprintf("drafter/%d:%s:%d:%s", s.rand.IntN(s.c.drafters), []string{"train", "pull", "commit", "image", "join", "load", "abort"}[s.rand.IntN(7)], 1+s.rand.IntN(8), what)
 		if s.rand.IntN(3) == 0 {
-			fault = fmt.Sprintf("target/0:%s:%d:%s", []string{"produce", "evaluate"}[s.rand.IntN(2)], 1+s.rand.IntN(20), what)
+			fault = fmt.Sprintf("target/%d:%s:%d:%s", s.rand.IntN(s.targets), []string{"produce", "evaluate"}[s.rand.IntN(2)], 1+s.rand.IntN(20), what)
 		}
 		all = append(all, fault)
 		s.left--
@@ -128,13 +130,13 @@ func (s *strikes) strike() {
 
 // moment chooses what is waited for; it gives the worker it is about.
 func (s *strikes) moment() (what string, there func(admin.Snapshot) (admin.WorkerStatus, bool)) {
-	name := runner.Worker{Role: runner.Drafter, Rank: runner.Rank(s.rand.IntN(2))}
+	name := runner.Worker{Role: runner.Drafter, Rank: runner.Rank(s.rand.IntN(s.c.drafters))}
 	if s.rand.IntN(3) == 0 {
-		name = runner.Worker{Role: runner.Target}
+		name = runner.Worker{Role: runner.Target, Rank: runner.Rank(s.rand.IntN(s.targets))}
 	}
 	state := []string{"launching", "waiting", "warming", "certified", "backoff", "lost", "draining"}[s.rand.IntN(7)]
 	order := []string{"train", "produce", "pull", "commit", "image", "join", "load", "evaluate", "abort"}[s.rand.IntN(9)]
-	step, more := -1, 1+s.rand.IntN(6)
+	step, more := -1, 1+s.rand.IntN(4)
 	since := func(now admin.Snapshot) int { // steps from when this was asked first
 		if step < 0 && now.State == admin.Training {
 			step = int(now.Step)
@@ -149,14 +151,14 @@ func (s *strikes) moment() (what string, there func(admin.Snapshot) (admin.Worke
 			return admin.WorkerStatus{}, false
 		}
 		w := now.Workers[i]
-		late := since(now) >= 5 || now.Step == steps // short states are easily missed
+		late := since(now) >= 3 || int(now.Step) == s.c.steps // short states are easily missed
 		switch pick {
 		case 0:
 			return w, w.State == state || late
 		case 1:
 			return w, w.Order == order || late
 		}
-		return w, since(now) >= more || now.Step == steps
+		return w, since(now) >= more || int(now.Step) == s.c.steps
 	}
 }
 
@@ -259,7 +261,7 @@ func (s *strikes) fill(now admin.Snapshot, w admin.WorkerStatus) {
 		s.t.Fatal(err)
 	}
 	s.await(func(later admin.Snapshot) (admin.WorkerStatus, bool) {
-		return w, strings.Contains(fmt.Sprint(later.Degraded), "no space left") || later.Step > now.Step+6 || later.Step == steps
+		return w, strings.Contains(fmt.Sprint(later.Degraded), "no space left") || later.Step > now.Step+6 || int(later.Step) == s.c.steps
 	})
 	if err := f.Close(); err != nil {
 		s.t.Fatal(err)

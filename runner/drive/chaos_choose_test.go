@@ -26,6 +26,10 @@ func (t *term) strikes() {
 		}
 		if t.w.struck != nil {
 			t.w.struck.see(v.View)
+			if d := t.w.s.crowded(v.View); d != "" {
+				t.w.t.Errorf("too many workers on device %s: %+v", d, v.Workers)
+				return
+			}
 		}
 		if t.w.left == 0 || quiet > 0 || t.number > 12 {
 			continue

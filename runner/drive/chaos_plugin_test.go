@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -38,11 +37,11 @@ func (*plugin) Name() string { return "plugin" }
 
 // question numbers a question, and draws how it is answered. An error is the
 // answer.
-func (p *plugin) question(ctx context.Context, what string) (*rand.Rand, string, error) {
+func (p *plugin) question(ctx context.Context, what string, moods []string) (*rand.Rand, string, error) {
 	p.mu.Lock()
 	p.done[what]++
 	r := p.t.random("plugin ", what, p.done[what])
-	mood := pluginMoods[r.IntN(len(pluginMoods))]
+	mood := moods[r.IntN(len(moods))]
 	if now := time.Now(); now.Before(p.back) {
 		mood = "absent"
 	} else if mood == "dies" {
@@ -70,7 +69,7 @@ func (p *plugin) question(ctx context.Context, what string) (*rand.Rand, string,
 
 // ArrangeOf gives any of the pool, in any order.
 func (p *plugin) ArrangeOf(ctx context.Context, q core.Arrange, pool []runner.Sample) ([]runner.Sample, error) {
-	r, mood, err := p.question(ctx, "arrange")
+	r, mood, err := p.question(ctx, "arrange", pluginMoods)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +93,7 @@ func (p *plugin) ArrangeOf(ctx context.Context, q core.Arrange, pool []runner.Sa
 
 // Assign takes any free target.
 func (p *plugin) Assign(ctx context.Context, _ runner.RowPlan, free []runner.Worker) (runner.Worker, error) {
-	r, mood, err := p.question(ctx, "assign")
+	r, mood, err := p.question(ctx, "assign", pluginMoods)
 	if err != nil {
 		return runner.Worker{}, err
 	}
@@ -144,23 +143,27 @@ func (w *world) arranged() (all []runner.ArrangeRecord) {
 	return all
 }
 
-// plugged are the moods that the table of a long test must hold.
-func (a *table) plugged(t *testing.T) {
-	t.Helper()
-	for _, what := range []string{"arrange", "assign"} {
-		for _, mood := range append(slices.Clone(pluginMoods), "absent") {
-			if a.did["plugin, "+what+": "+mood] == 0 {
-				t.Errorf("never came: plugin, %s: %s", what, mood)
-			}
+// undone gives what plugins did not do that the table of a whole test must hold.
+func (a *table) undone() (never []string) {
+	want := slices.Clone(became)
+	for what, moods := range map[string][]string{"arrange": pluginMoods, "assign": pluginMoods, "on_failure": verdictMoods} {
+		for _, mood := range append(slices.Clone(moods), "absent") {
+			want = append(want, "plugin, "+what+": "+mood)
 		}
 	}
+	for _, what := range want {
+		if a.did[what] == 0 {
+			never = append(never, what)
+		}
+	}
+	return never
 }
 
 // plugins are the table's lines about plugins.
 func (a *table) plugins() string {
 	var b strings.Builder
 	for _, what := range slices.Sorted(maps.Keys(a.did)) {
-		fmt.Fprintf(&b, "\n%-30s%9d", what, a.did[what])
+		fmt.Fprintf(&b, "\n%-44s%9d", what, a.did[what])
 	}
 	return b.String()
 }

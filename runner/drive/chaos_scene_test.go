@@ -27,8 +27,8 @@ type scene struct {
 
 func (s scene) String() string {
 	c := s.core
-	return fmt.Sprintf("%d targets, %d drafters, %d samples, %d rows a step, %d slots of %q, gate %d, turns %v, horizon %d, images every %d, checkpoints every %d, %d kept, evaluation %+v, poison %d, plugin %v",
-		s.targets, s.drafters, len(s.index.Samples), s.rows.RowsPerStep, c.Slots, c.ArenaKind, c.GateWidth, c.Devices, c.HorizonSteps, c.ImageEvery, c.Checkpoint, c.KeepLast, c.Evaluation, s.poison, s.plugin)
+	return fmt.Sprintf("%d targets, %d drafters, %d samples, %d rows a step, %d slots of %q, gate %d, placed %v, turns %v, spares %v, horizon %d, images every %d, checkpoints every %d, %d kept, evaluation %+v, poison %d, plugin %v",
+		s.targets, s.drafters, len(s.index.Samples), s.rows.RowsPerStep, c.Slots, c.ArenaKind, c.GateWidth, c.Workers, c.Devices, c.Spares, c.HorizonSteps, c.ImageEvery, c.Checkpoint, c.KeepLast, c.Evaluation, s.poison, s.plugin)
 }
 
 // random gives numbers that the seed and the names decide, whoever asks first.
@@ -73,6 +73,7 @@ func newScene(seed uint64) scene {
 	s.place(r)
 	if r := s.random("plugin"); r.IntN(3) == 0 {
 		s.plugin, s.pool, s.core.ArrangeAhead, s.core.AskScheduler = true, 1+r.IntN(60), r.IntN(4), true
+		s.placed(r)
 	}
 	if s.aim != nil {
 		s.core.GateWidth = 1
@@ -111,6 +112,38 @@ func (s *scene) place(r *rand.Rand) {
 	}
 	add(runner.Target, s.targets)
 	add(runner.Drafter, s.drafters)
+}
+
+// placed is what a plugin may answer about places: workers share devices, some
+// devices have none. It is asked before the loop is there, so the scene is its
+// answer. It judges deaths, and may move a worker to a device that has none.
+func (s *scene) placed(r *rand.Rand) {
+	devices := []string{"a", "b", "c", "d", "e"}[:1+r.IntN(5)]
+	for _, d := range devices {
+		s.core.Devices[d] = 1 + r.IntN(3)
+	}
+	for i := range s.core.Workers {
+		s.core.Workers[i].Device = devices[r.IntN(len(devices))]
+	}
+	s.core.AskVerdicts, s.core.Spares = true, map[runner.Role][]string{runner.Drafter: devices}
+	if s.core.ArenaKind == runner.ArenaMemfd { // else a target's rows lie on its device
+		s.core.Spares[runner.Target] = devices
+	}
+}
+
+// crowded is a device that has more workers than it may: those that it began
+// with, or one that was moved there.
+func (s scene) crowded(v core.View) string {
+	most, now := map[string]int{}, map[string]int{}
+	for _, w := range s.core.Workers {
+		most[w.Device]++
+	}
+	for _, w := range v.Workers {
+		if now[w.Device]++; now[w.Device] > max(most[w.Device], 1) {
+			return w.Device
+		}
+	}
+	return ""
 }
 
 // upTo draws a time shorter than d.

@@ -99,7 +99,7 @@ type table struct {
 	seen       [11][5]int // looks that found a worker so
 	histories  int
 	withPlugin int            // of them
-	did        map[string]int // what plugins did
+	did        map[string]int // what plugins did, and what became of verdicts
 }
 
 func (a *table) at(c cell) int { return a.counts[c.state][c.phase][c.kind] }
@@ -157,7 +157,9 @@ func (a *table) judge(t *testing.T) {
 		c := cells()[i]
 		t.Errorf("never struck: %v (seen %d times)", c, a.seen[c.state][c.phase])
 	}
-	a.plugged(t)
+	for _, what := range a.undone() {
+		t.Errorf("never came: %s", what)
+	}
 	for s, state := range stateNames {
 		for p, phase := range phaseNames {
 			if why := never(state, phase); why != "" && a.seen[s][p] > 0 {

@@ -45,6 +45,7 @@ type term struct {
 	room     int64  // bytes of checkpoints until the disk is full; negative: no bound
 	refuse   bool   // the next image gets no memory
 	schedule string // how the scheduler's next answer is bad
+	stopped  bool   // a verdict ended the run
 
 	arms     sync.Mutex // guards below
 	armed    map[runner.Life]drivetest.Fault
@@ -76,7 +77,7 @@ func (t *term) config() drive.Config {
 	}
 	c := drive.Config{Core: t.w.s.core, Launcher: t.launcher, Memory: t.memory, Journal: mortalJournal{t},
 		Store:   mortalStore{t, &drivetest.Store{Dir: t.w.dir, Memory: t.memory, Writer: mortalDisk{t: t}}},
-		Observe: t.w.saw, SchedulerDeadline: 100 * time.Millisecond, Hang: hang.Limits{Heartbeat: 150 * time.Millisecond, WarmUp: 10 * time.Second, Order: 10 * time.Second},
+		Observe: t.saw, SchedulerDeadline: 100 * time.Millisecond, Hang: hang.Limits{Heartbeat: 150 * time.Millisecond, WarmUp: 10 * time.Second, Order: 10 * time.Second},
 		Plannable: p.Plannable(), Draws: t.w.s.rows.Draws}
 	fixed := drive.Fixed{Seed: t.w.s.seed, Samples: p.Plannable(), Draws: c.Draws}
 	c.Builtin, c.Scheduler = fixed, moody{fixed, t}

@@ -56,7 +56,7 @@ func more(done int, spent time.Duration, all *table) bool {
 	case *chaosMinutes > 0:
 		return spent.Minutes() < *chaosMinutes
 	}
-	return done < leastHistories || done < mostHistories && len(all.empty(0)) > 0
+	return done < leastHistories || done < mostHistories && (len(all.empty(0)) > 0 || len(all.undone()) > 0)
 }
 
 // chaosHistory is one history and what it is held against.
@@ -75,6 +75,9 @@ func chaosHistory(t *testing.T, seed uint64, all *table) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, s, dir+"/struck")
 		w.struck, said = all, w.said
+		if s.plugin {
+			w.placed()
+		}
 		if got = w.toTheEnd(); s.plugin && !t.Failed() {
 			order = w.arranged()
 		}

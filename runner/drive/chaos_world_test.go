@@ -110,6 +110,7 @@ func (w *world) toTheEnd() outcome {
 			continue
 		}
 		w.note("life %d ended with %d: %s", n, f.Code, f.Reason)
+		t.stoppedWell(f)
 		w.verify()
 		if f.Code == runner.ExitDone {
 			return w.outcome()

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -59,6 +60,12 @@ func serve(conn *net.UnixConn, cfg *workerv1.Configuration) {
 		switch o.(type) {
 		case runner.Produce, runner.Train, runner.Commit:
 			time.Sleep(3 * time.Millisecond) // what the model's work costs
+		}
+		if device, ok := strings.CutPrefix(os.Getenv(faultVariable), "but on "); ok {
+			if _, ok := o.(runner.Train); ok && w.ID.String() == "drafter/1" && os.Getenv("CUDA_VISIBLE_DEVICES") != device {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			}
+			return ""
 		}
 		if _, ok := o.(runner.Train); ok && w.ID.String() == "drafter/1" && cfg.GetGeneration() == 1 {
 			if trains++; trains == 5 {

@@ -54,7 +54,7 @@ func (u *up) startPlugin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o := host.Options{Directory: dir, Seed: u.config.Run.Seed, Start: s.Start.D(), Call: s.Deadline.D(), Strikes: s.Strikes, Environ: os.Environ(), Python: u.python.interpreter, Staged: u.staged,
+	o := host.Options{Directory: dir, Seed: u.config.Run.Seed, Start: s.Start.D(), Call: s.Deadline.D(), Strikes: s.Strikes, Environ: os.Environ(), Python: u.python.interpreter, Staged: u.options.staged, Flush: host.Defaults().Flush,
 		Backoff: host.Backoff{Min: s.BackoffMin.D(), Max: s.BackoffMax.D()}, Changed: u.pluginChanged,
 		LogPath: func(start int) string {
 			return u.dir.join("logs", fmt.Sprintf("scheduler-%s.%d.log", entry.Name, start))

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -37,7 +38,7 @@ func becomePlugin(args []string) {
 	case "prints-first":
 		fmt.Println("Welcome to FancyScheduler 3.0")
 	}
-	scheduler.Serve(bad{plugged{which}, args[len(args)-1]})
+	scheduler.Serve(bad{plugged{which}, args[len(args)-1], &sync.Once{}})
 	os.Exit(0)
 }
 
@@ -45,6 +46,7 @@ func becomePlugin(args []string) {
 type bad struct {
 	plugged
 	mark string
+	once *sync.Once
 }
 
 func (b bad) Info() scheduler.Info {
@@ -59,10 +61,12 @@ func (b bad) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.
 	case "million":
 		return make([]runner.Sample, 1_000_000), nil
 	case "floods":
-		chunk := bytes.Repeat([]byte("a line of a log that nobody reads\n"), 1<<15)
-		for range 16 { // 18 MB
-			_, _ = os.Stderr.Write(chunk)
-		}
+		b.once.Do(func() {
+			chunk := bytes.Repeat([]byte("a line of a log that nobody reads\n"), 1<<15)
+			for range 16 { // 18 MB
+				_, _ = os.Stderr.Write(chunk)
+			}
+		})
 	case "leaks":
 		for range 1000 {
 			go func() { select {} }()
@@ -78,11 +82,26 @@ func (b bad) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.
 	return b.plugged.Arrange(ctx, q)
 }
 
-// badStarts are plugins that cannot be used, and what is said of them.
-var badStarts = []struct {
+// badStart is a plugin that cannot be used, and what is said of it.
+type badStart struct {
 	which, set, says string
 	staged           func(code string) error
-}{
+}
+
+// between is what comes between its check and its start, if anything does.
+func (b badStart) between(t *testing.T) func(code string) {
+	if b.staged == nil {
+		return nil
+	}
+	return func(code string) {
+		if err := b.staged(code); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// badStarts are plugins that cannot be used, and what is said of them.
+var badStarts = []badStart{
 	{which: "none", says: `start plugin: it ended before its handshake; its last line: "usage: none [flags]"`},
 	{which: "exits", says: `start plugin: it ended before its handshake; its last line: "no licence found"`},
 	{which: "old-version", says: "start plugin: protocol version: want 1, got 7"},
@@ -117,15 +136,7 @@ func TestBadPluginIsLeftOut(t *testing.T) {
 	for _, c := range badStarts {
 		t.Run(c.which, func(t *testing.T) {
 			b := newBench(t)
-			b.prepare = func(u *up) {
-				if c.staged != nil {
-					u.staged = func(code string) {
-						if err := c.staged(code); err != nil {
-							t.Error(err)
-						}
-					}
-				}
-			}
+			b.prepare = func(u *up) { u.options.staged = c.between(t) }
 			var more []string
 			if c.set != "" {
 				more = []string{c.set}
@@ -173,9 +184,6 @@ func TestRequiredBadPlugin(t *testing.T) {
 	b := newBench(t)
 	t.Setenv("XDG_CACHE_HOME", filepath.Join(b.root, "cache"))
 	for _, c := range badStarts {
-		if c.staged != nil {
-			continue // what comes between cannot be put there from outside
-		}
 		stderr, err := os.Create(filepath.Join(b.root, "stderr"))
 		if err != nil {
 			t.Fatal(err)
@@ -184,7 +192,7 @@ func TestRequiredBadPlugin(t *testing.T) {
 		if c.set != "" {
 			set = append(set, c.set)
 		}
-		code := Run(t.Context(), Options{Name: c.which, Set: set, Stderr: stderr})
+		code := Run(t.Context(), Options{Name: c.which, Set: set, Stderr: stderr, staged: c.between(t)})
 		said, err := os.ReadFile(stderr.Name())
 		if err != nil || stderr.Close() != nil {
 			t.Fatal(err)

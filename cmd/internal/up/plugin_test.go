@@ -1,6 +1,7 @@
 package up
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -87,7 +88,9 @@ func (p plugged) mood(ctx context.Context, spoil ...func()) error {
 	}
 	switch n := rand.IntN(len(spoil) + 4); n {
 	case 0:
-		<-ctx.Done()
+		if rand.IntN(4) == 0 { // it takes the whole deadline
+			<-ctx.Done()
+		}
 	case 1:
 		return scheduler.Errorf(runner.Unavailable, "not in the mood")
 	case 2:
@@ -101,6 +104,10 @@ func (p plugged) mood(ctx context.Context, spoil ...func()) error {
 	return nil
 }
 
+// deadlines are those of plugins that are to miss them. Another one's is not for
+// a busy machine to miss.
+var deadlines = map[string]string{"moody": "1s", "slow": "1s"}
+
 // plugs configures this binary as a plugin.
 func plugs(t *testing.T, which string, more ...string) []string {
 	t.Helper()
@@ -112,7 +119,8 @@ func plugs(t *testing.T, which string, more ...string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append([]string{"scheduler.use=plugged", "workers.targets=2", "scheduler.deadline=200ms", "scheduler.backoff_min=20ms", "scheduler.backoff_max=100ms",
+	deadline := cmp.Or(deadlines[which], "2m")
+	return append([]string{"scheduler.use=plugged", "workers.targets=2", "scheduler.start=2m", "scheduler.deadline=" + deadline, "scheduler.backoff_min=20ms", "scheduler.backoff_max=100ms",
 		fmt.Sprintf("scheduler.plugins=[{name: plugged, path: %q, sha256: %s, args: [plugin, %s]}]", self, sum, which)}, more...)
 }
 

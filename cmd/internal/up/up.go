@@ -60,6 +60,8 @@ type Options struct {
 	Detached bool
 	// Stderr takes errors and hints.
 	Stderr *os.File
+
+	staged func(code string) // called between a plugin's check and its start; nil but in tests
 }
 
 // intent is what the user asked of the run's name.
@@ -88,7 +90,6 @@ type up struct {
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
 	held        []*flock.Lock  // cache entries that the run uses
 	teller      atomic.Pointer[teller]
-	staged      func(string) // called between a plugin's check and its start; nil but in tests
 
 	mu            sync.Mutex // guards below
 	loop          *drive.Loop

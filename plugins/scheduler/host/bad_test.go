@@ -160,7 +160,7 @@ func TestStrikesQuarantine(t *testing.T) {
 	if s.State != Quarantined || s.Pid != 0 || s.Refused != 3 || s.Ends != 1 || s.Until.IsZero() {
 		t.Errorf("got %+v", s)
 	}
-	for until := time.After(20 * time.Second); s.State != Running || s.Starts != 2; {
+	for until := time.After(time.Minute); s.State != Running || s.Starts != 2; {
 		if _, err := p.Arrange(t.Context(), ask()); err != nil && !errors.Is(err, ErrAbsent) && s.Starts != 2 && p.State().Starts != 2 {
 			t.Fatalf("asked while it was away: %v", err)
 		}

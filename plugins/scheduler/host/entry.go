@@ -39,8 +39,9 @@ type Options struct {
 	Call      time.Duration // of one question
 	Strikes   int           // in a row, less one for every good answer; then it is ended
 	Backoff   Backoff
-	Environ   []string // that Entry.Env chooses from
-	Python    string   // the interpreter of scripts that name none; empty: those are refused
+	Flush     time.Duration // to be told the events that wait, when it is stopped
+	Environ   []string      // that Entry.Env chooses from
+	Python    string        // the interpreter of scripts that name none; empty: those are refused
 	// Changed is told of every change of state, from any goroutine. May be nil.
 	Changed func(State)
 	// Staged is called between the check of a plugin's files and its start. For tests.
@@ -52,7 +53,7 @@ type Backoff struct{ Min, Max time.Duration }
 
 // Defaults are the bounds that a run uses.
 func Defaults() Options {
-	return Options{Start: 10 * time.Second, Call: time.Second, Strikes: 3, Backoff: Backoff{5 * time.Second, 5 * time.Minute}}
+	return Options{Start: 10 * time.Second, Call: time.Second, Strikes: 3, Backoff: Backoff{5 * time.Second, 5 * time.Minute}, Flush: 2 * time.Second}
 }
 
 // logLimit bounds the log of one start, in bytes.

@@ -68,6 +68,20 @@ func parseTranscript(text string) (map[string][]byte, error) {
 	return all, nil
 }
 
+// transcript reads what was said.
+func transcript(t *testing.T) map[string][]byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "api1.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := parseTranscript(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return said
+}
+
 // old is this binary as the plugin of the transcript.
 func old(t *testing.T, args ...string) Entry {
 	t.Helper()
@@ -91,6 +105,16 @@ func TestOldPluginKeepsWorking(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
+	answersAsOfOld(t, p, q)
+	p.Observe(q.event)
+	if text := awaitLog(t, o, "observed "); !strings.Contains(text, "observed well") {
+		t.Errorf("observe: %s", text)
+	}
+}
+
+// answersAsOfOld wants of a plugin what the transcript's said.
+func answersAsOfOld(t *testing.T, p *Plugin, q frozenQuestions) {
+	t.Helper()
 	s := p.State()
 	if want := []scheduler.Capability{scheduler.Arrange, scheduler.Assign, scheduler.Observe, scheduler.OnFailure, scheduler.Place}; s.Name != "elder" || s.Version != "0.9" || s.APIVersion != 1 || !slices.Equal(s.Capabilities, want) {
 		t.Errorf("state %+v", s)
@@ -109,10 +133,6 @@ func TestOldPluginKeepsWorking(t *testing.T) {
 	v, err := p.OnFailure(t.Context(), q.failure)
 	if want := (scheduler.Verdict{Decision: scheduler.Replace, Device: "GPU-b", Reason: "it was hot"}); err != nil || v != want {
 		t.Errorf("on failure: want %+v, got %+v, %v", want, v, err)
-	}
-	p.Observe(q.event)
-	if text := awaitLog(t, o, "observed "); !strings.Contains(text, "observed well") {
-		t.Errorf("observe: %s", text)
 	}
 }
 
@@ -172,14 +192,7 @@ func TestAPIVersions(t *testing.T) {
 // TestOldHostIsAnswered gives the transcript's questions to a plugin of today's
 // SDK: it answers each, and refuses a version that it does not speak.
 func TestOldHostIsAnswered(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("testdata", "api1.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	said, err := parseTranscript(string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	said := transcript(t)
 	p := started(t, "good", options(t))
 	read := func(method string, into proto.Message) {
 		if err := proto.Unmarshal(said[method+" ask"], into); err != nil {

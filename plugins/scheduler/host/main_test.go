@@ -175,7 +175,7 @@ func entry(t testing.TB, which string) Entry {
 func options(t *testing.T) Options {
 	o := Defaults()
 	o.Directory = short(t)
-	o.Start, o.Call = time.Minute, time.Minute // under -race a million placements take a while
+	o.Start, o.Call, o.Flush = time.Minute, time.Minute, time.Minute // under -race a million placements take a while
 	o.LogPath = func(start int) string { return filepath.Join(o.Directory, fmt.Sprintf("log.%d", start)) }
 	return o
 }

@@ -13,20 +13,17 @@ import (
 // queueRoom is how many events wait for a plugin; more are lost.
 const queueRoom = 256
 
-// flushWait bounds how long a plugin that is being stopped may take to be told
-// what waits for it.
-const flushWait = 2 * time.Second
-
 // queue holds events for one process.
 type queue struct {
 	events chan scheduler.Event
 	once   sync.Once
 	closed chan struct{}
 	told   chan struct{} // closed when nothing more is told
+	flush  time.Duration // bounds the telling once it is closed
 }
 
-func newQueue() *queue {
-	return &queue{events: make(chan scheduler.Event, queueRoom), closed: make(chan struct{}), told: make(chan struct{})}
+func newQueue(flush time.Duration) *queue {
+	return &queue{flush: flush, events: make(chan scheduler.Event, queueRoom), closed: make(chan struct{}), told: make(chan struct{})}
 }
 
 // wait returns once nothing more is told, in a bound. A nil queue is told.
@@ -34,7 +31,7 @@ func (q *queue) wait() {
 	if q == nil {
 		return
 	}
-	late := time.NewTimer(flushWait)
+	late := time.NewTimer(q.flush)
 	defer late.Stop()
 	select {
 	case <-q.told:

@@ -59,7 +59,7 @@ func (p *Plugin) enter(running *process) bool {
 	s.Name, s.Version, s.State, s.Pid = running.info.GetName(), running.info.GetVersion(), Running, running.hosted.Pid()
 	s.APIVersion, s.Capabilities, s.Strikes, s.Until = running.version, running.capabilities(), 0, time.Time{}
 	if running.can[scheduler.Observe] {
-		p.queue = newQueue()
+		p.queue = newQueue(p.o.Flush)
 		q := p.queue
 		p.edges.Go(func() { p.tell(running, q) }) // ends with the queue or the process
 	}
