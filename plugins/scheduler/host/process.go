@@ -3,12 +3,14 @@ package host
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -147,6 +149,14 @@ func (p *process) start(ctx context.Context, o Options, number int) error {
 	if o.LogPath != nil {
 		spec.LogPath = o.LogPath(number)
 	}
+	var made *x509.CertPool // nil for a program that makes its own pair
+	if p.entry.Script() {
+		var err error
+		if spec.Given, made, err = scriptPair(); err != nil {
+			return err
+		}
+		spec.Env = append(spec.Env, pairVariable+strconv.Itoa(worker.GivenFD))
+	}
 	c.RunnerFunc = func(_ hclog.Logger, cmd *exec.Cmd, sockets string) (_ hrunner.Runner, err error) {
 		if err := smallerKey(c, cmd); err != nil {
 			return nil, err
@@ -163,6 +173,9 @@ func (p *process) start(ctx context.Context, o Options, number int) error {
 	began := time.Now()
 	if _, err := p.client.Start(); err != nil {
 		return p.refused(err, time.Since(began), o.Start)
+	}
+	if err := shows(c, made); err != nil {
+		return err
 	}
 	return p.connect()
 }
