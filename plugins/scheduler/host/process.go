@@ -28,6 +28,10 @@ import (
 // stopWait bounds how long a plugin may take to end when it is asked to.
 const stopWait = 3 * time.Second
 
+// window is how much of an answer may be under way, in bytes. One that is named
+// also keeps gRPC from measuring one: that takes a ping for nearly every answer.
+const window = 4 << 20
+
 // maxSocket is the longest path of a socket, in bytes.
 const maxSocket = 107
 
@@ -143,6 +147,7 @@ func (p *process) start(ctx context.Context, o Options, number int) error {
 		SyncStdout:       p.output,
 		SyncStderr:       p.output,
 		GRPCDialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.hosted.Dial(ctx) }),
+			grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.MaxCallSendMsgSize(scheduler.MaxMessage))},
 	}
 	spec := worker.HostedSpec{Argv: p.files.argv, Env: p.environment(o), Dir: filepath.Join(p.dir, "work"), Nonce: "plugin:" + rand.Text(), LogLimit: logLimit}

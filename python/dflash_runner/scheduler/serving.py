@@ -26,6 +26,7 @@ MAX_MESSAGE_BYTES = 32 << 20
 ORPHAN_EXIT_CODE = 75
 _THREADS = 16  # one holds the standard output stream for life, one the events
 _STOP_GRACE_S = 0.5
+_WINDOW_BYTES = 4 << 20  # of a question that may be under way
 
 
 def serve(scheduler: Scheduler) -> None:
@@ -138,6 +139,8 @@ def _listen(calls: Calls, own: pair.Pair, shut_down: Callable[[], None]) -> tupl
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.so_reuseport", 0),
+            ("grpc.http2.bdp_probe", 0),  # a ping for nearly every question, to measure a window
+            ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ),
     )
     server.add_generic_rpc_handlers((calls.handler(), *goplugin.handlers(shut_down)))
