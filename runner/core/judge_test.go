@@ -23,7 +23,7 @@ func (w *world) asks(a Judge) {
 	k := w.core.worker(a.Life.Worker)
 	waits := k.life.State == life.Backoff && k.life.Generation == a.Life.Generation
 	again := w.setup.backoff == 0 && k.life.State == life.Launching && k.life.Generation == a.Life.Generation+1
-	if !waits && !again || w.core.end.on {
+	if !waits && !again || w.ending { // it may end with the same input
 		w.fault("a verdict is asked about %v, whose worker is %v", a.Life, k.life.State)
 	}
 	for i := range w.core.workers {

@@ -97,14 +97,16 @@ func (c *Core) mayDrop(rank int, b buffer, row runner.Row, n runner.Step, ahead 
 	if b.row == 0 {
 		return true
 	}
+	if c.rank(rank).training() == b.row { // also by an order that is void: it still reads the row
+		return false
+	}
 	of, wanted := c.stepOf(b.row)
 	if !wanted {
 		return true
 	}
 	_, micro := c.planOf(of).at(b.row)
 	if c.spent(of, rank, micro) {
-		training := c.rank(rank).training() == b.row
-		return !training && (n == c.step.N || !ahead)
+		return n == c.step.N || !ahead
 	}
 	if of != n {
 		return of > n

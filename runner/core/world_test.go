@@ -94,6 +94,7 @@ type world struct {
 	stops      int      // graceful stops, left
 	verdicts   int      // about deaths, left
 	judging    []Judge  // deaths that were asked about; a verdict may come of each at any time
+	ending     bool     // the run was being ended before the input that is worked off
 	stopped    bool     // a verdict or a barred device may have ended the run
 	bars       int      // devices that may be barred, left
 	slotBytes  uint64   // what targets say
@@ -260,6 +261,7 @@ func (w *world) give(in ...Input) {
 				}
 			}()
 			w.offered = offeredBy(next)
+			w.ending = w.core.end.on
 			begun := time.Now()
 			as := w.core.Handle(w.now, next)
 			if w.clock != nil {

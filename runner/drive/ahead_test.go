@@ -57,10 +57,10 @@ func TestSlowAnswersCostNoStep(t *testing.T) {
 	const slow = 60 * time.Millisecond
 	quick, ahead, late := trained(t, 0, 0), trained(t, slow, 3), trained(t, slow, 0)
 	t.Logf("five steps: %v at once, %v asked ahead, %v asked when needed", quick, ahead, late)
-	if ahead > quick+slow/3 {
+	if ahead >= quick+slow { // who comes first may cost a few orders' time
 		t.Errorf("want about %v, got %v", quick, ahead)
 	}
-	if late < quick+slow {
-		t.Errorf("want the answers waited for, got %v against %v", late, quick)
+	if late < ahead+slow {
+		t.Errorf("want the answers waited for, got %v against %v", late, ahead)
 	}
 }

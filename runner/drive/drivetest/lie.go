@@ -62,7 +62,7 @@ func lieOfRow(r runner.Produced, how int) runner.Reply {
 	case 3:
 		r.Handle.Arena += 7
 	case 5:
-		r.Handle.Arena++ // another target's, where there is one
+		r.Handle.Arena = (r.Handle.Arena - 1) ^ 1 + 1 // another target's, where there is one: 2 for 1, 1 for 2
 	default:
 		t := r.Handle.Tensors[0]
 		t.Offset = 1 << 40
