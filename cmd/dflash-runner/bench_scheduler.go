@@ -19,8 +19,9 @@ func (c *cli) benchSchedulerCommand() *cobra.Command {
 		Short: "What a scheduling plugin's answers take, and what they cost a run",
 		Long: "Asks a plugin for targets and samples, one question at a time, and then runs `up` on CPU workers without it and\n" +
 			"with it, in turns: a target of random weights, two targets, so that every row is asked about where both are free.\n" +
-			"Without PATH the plugin is this program, deciding as the built-in does: what is seen is the asking alone." + benchExits,
-		Example: "  dflash-runner bench scheduler\n  dflash-runner bench scheduler ./my-plugin --rounds 3 --json",
+			"A Python script runs with the workers' Python. Without PATH the plugin is this program, deciding as the built-in\n" +
+			"does: what is seen is the asking alone." + benchExits,
+		Example: "  dflash-runner bench scheduler\n  dflash-runner bench scheduler ./my_plugin.py --rounds 3 --json",
 		Args:    atMost(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			switch {

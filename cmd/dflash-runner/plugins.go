@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -252,12 +253,40 @@ func (c *cli) withPlugin(cmd *cobra.Command, from source, named []string, extra 
 	o.Directory, o.Environ, o.Start, o.Call = dir, os.Environ(), loaded.Scheduler.Start.D(), loaded.Scheduler.Deadline.D()
 	giveBack, err := c.borrow(cmd.Context(), loaded, e, &o)
 	if err == nil {
+		log := filepath.Join(dir, "plugin.log")
+		o.LogPath = func(int) string { return log }
 		err = errors.Join(f(e, o), giveBack())
+		if err != nil || c.code != 0 {
+			c.showLog(log)
+		}
 	}
 	if closing := release(); err == nil {
 		err = closing
 	}
 	return err
+}
+
+// shownLines is how much of what a plugin printed is shown where it failed.
+const shownLines = 24
+
+// showLog shows the end of what a plugin printed: a traceback names the line.
+func (c *cli) showLog(path string) {
+	text, err := os.ReadFile(path)
+	if err != nil || len(text) == 0 {
+		return // it never started, or printed nothing
+	}
+	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	for _, line := range lines[max(0, len(lines)-shownLines):] {
+		c.tell("plugin", fmt.Sprintf("%.200s", strings.Map(printable, line)))
+	}
+}
+
+// printable keeps a stranger's line from steering a terminal.
+func printable(r rune) rune {
+	if unicode.IsPrint(r) || r == '\t' {
+		return r
+	}
+	return '?'
 }
 
 // borrow gives a Python script that names no interpreter the workers' Python,

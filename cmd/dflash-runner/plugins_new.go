@@ -33,10 +33,22 @@ func (c *cli) pluginsNew() *cobra.Command {
 			if m.SDK != "" {
 				c.tell("sdk", m.SDK)
 			}
-			return c.print("%s\n  %s\n  %-8s %s\n\n  cd %s\n  dflash-runner plugins test ./%s\n  dflash-runner up -f %s\n", m.Directory, strings.Join(m.Files, "  "), "sha256", m.SHA256, m.Directory, m.Program, m.Config)
+			return c.printMade(m)
 		},
 	})
 	cmd.Flags().StringVar(&q.Directory, "directory", "", "to make (default: the name, here)")
 	cmd.Flags().StringVar(&q.SDK, "sdk", "", "clone of this project that a Go plugin is built against")
 	return cmd
+}
+
+// printMade says what was written, and what a newcomer does next.
+func (c *cli) printMade(m skeleton.Made) error {
+	source, method, build := m.Program, "arrange", ""
+	if m.Language == "go" {
+		source, method, build = "plugin.go", "Arrange", "  go build -o "+m.Program+" .\n"
+	}
+	return c.print("%s\n  %s\n  %-8s %s\n\n  cd %s\n  dflash-runner up -f %s             # about a minute, on the CPU, with the plugin as it is\n\n"+
+		"Then edit %s in %s, and:\n\n%s  dflash-runner plugins test ./%s\n  dflash-runner plugins pin -f %s    # a run starts only what is pinned: after every edit\n"+
+		"  dflash-runner up -f %s\n",
+		m.Directory, strings.Join(m.Files, "  "), "sha256", m.SHA256, m.Directory, m.Config, method, source, build, m.Program, m.Config, m.Config)
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -45,6 +46,22 @@ func write(t *testing.T, path string, samples, without int) {
 	}
 }
 
+// alike makes a file of samples of one token, which are learnt at once.
+func alike(t *testing.T, path string, samples int) {
+	t.Helper()
+	s := sample{}
+	for k := range 40 {
+		s.Tokens, s.LossMask = append(s.Tokens, 97), append(s.LossMask, map[bool]int{true: 1}[k >= 8])
+	}
+	line, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, bytes.Repeat(append(line, '\n'), samples), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // own gives the settings of a run with a target and files of the user's own.
 func own(target string, more ...string) []string {
 	return set(append([]string{"target.directory=" + target, "data.files=[train.jsonl]", "data.heldout_files=[heldout.jsonl]",
@@ -63,13 +80,14 @@ func steered(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	return []string{"scheduler.use=steer-by-loss", "scheduler.required=true", "scheduler.deadline=1m",
-		fmt.Sprintf("scheduler.plugins=[{name: steer-by-loss, path: %q, sha256: %s}]", script, sum)}
+		fmt.Sprintf("scheduler.plugins=[{name: steer-by-loss, path: %q, sha256: %s, config: {strength: 8.0}}]", script, sum)}
 }
 
 // TestOwnFiles: a user's own target, files and Python, in a directory whose path
 // is too long for a socket. Workers greet on stdout before the handshake, and
 // two samples cannot be trained on. A scheduling plugin in Python, which runs
-// with the Python that the user named, gives the order.
+// with the Python that the user named, gives the order: a horizon is a step and a
+// row a sample, so that the losses of either file steer what comes soon.
 func TestOwnFiles(t *testing.T) {
 	if testing.Short() {
 		return
@@ -81,21 +99,22 @@ func TestOwnFiles(t *testing.T) {
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(h.dir, "train.jsonl"), 40, 2)
+	write(t, filepath.Join(h.dir, "train.jsonl"), 20, 2)
+	alike(t, filepath.Join(h.dir, "alike.jsonl"), 20)
 	write(t, filepath.Join(h.dir, "heldout.jsonl"), 16, 0)
 	noisy := filepath.Join(h.dir, "python")
 	script := "#!/bin/sh\ncase \"$*\" in *dflash_runner.serve*) echo 'hello from a noisy module';; esac\nexec " + pyenvtest.Ensure(t).Python + " \"$@\"\n"
 	if err := os.WriteFile(noisy, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	r := h.start(up("own", own(reference.target, append(steered(t), "python.interpreter="+noisy)...)...)...)
+	r := h.start(up("own", own(reference.target, append(steered(t), "data.files=[train.jsonl, alike.jsonl]", "training.buckets=[48]", "training.horizon_steps=1", "training.steps=6", "python.interpreter="+noisy)...)...)...)
 	h.until(r, "own", "the socket answers", func(s admin.Snapshot) bool { return s.Client != nil })
 	h.must(0, "status", "own", "--json")
 	r.wait().want(t, 0, "up")
 
 	s := summaryOf(t, h, "own")
-	if s.Steps != 4 || s.Exit != 0 || len(s.Failures) != 0 || s.Skipped != 2 {
-		t.Errorf("want 4 steps, nobody dead and 2 samples counted as skipped, got %+v", s)
+	if s.Steps != 6 || s.Exit != 0 || len(s.Failures) != 0 || s.Skipped != 2 {
+		t.Errorf("want 6 steps, nobody dead and 2 samples counted as skipped, got %+v", s)
 	}
 	var last struct{ Plugin *admin.PluginStatus }
 	h.must(0, "status", "own", "--json").json(t, &last)
@@ -110,6 +129,7 @@ func TestOwnFiles(t *testing.T) {
 			t.Errorf("want the reason, got %+v", rec)
 		}
 	}
+	h.followsLosses("own", excluded, func(sample int) bool { return sample < 22 })
 	if count(excluded, "excluded") != 1 || report.Excluded != 2 {
 		t.Errorf("want one record that settles 2 samples, got %d, %+v", count(excluded, "excluded"), report)
 	}

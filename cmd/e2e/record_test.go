@@ -28,6 +28,8 @@ type record struct {
 		What    string `json:"what"`
 		Name    string `json:"name"`
 
+		Samples []int `json:"samples"`
+
 		Rows json.RawMessage `json:"rows"`
 
 		Prompts     uint32  `json:"prompts"`

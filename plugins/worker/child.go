@@ -27,8 +27,9 @@ type childSpec struct {
 	argv, env []string // env is the whole environment, without the nonce
 	dir       string
 	nonce     string
-	lane      bool // inherit one end of a socket pair as fd 4
-	stdin     bool // a pipe; else /dev/null
+	lane      bool   // inherit one end of a socket pair as fd 4
+	given     []byte // read from the next fd, to its end; nil: there is none
+	stdin     bool   // a pipe; else /dev/null
 	lineLimit int
 	stdout    func(line []byte, cut bool) // called from one goroutine
 	stderr    func(line []byte, cut bool) // called from another
@@ -130,6 +131,13 @@ func (c *child) plumb() (p *plumbing, err error) {
 		}
 		c.lane, p.theirs = host, append(p.theirs, theirs)
 		c.cmd.ExtraFiles = append(c.cmd.ExtraFiles, theirs) // fd 4
+	}
+	if c.spec.given != nil {
+		theirs, err := filled(c.spec.given)
+		if err != nil {
+			return p, err
+		}
+		p.theirs, c.cmd.ExtraFiles = append(p.theirs, theirs), append(c.cmd.ExtraFiles, theirs)
 	}
 	return p, nil
 }

@@ -23,7 +23,11 @@ type HostedSpec struct {
 	Nonce     string // unique: descendants are found by it
 	LogPath   string // raw output; "" keeps none
 	LogLimit  int64  // bytes of it
+	Given     []byte // that the process may read once, from the descriptor GivenFD; nil: there is none
 }
+
+// GivenFD is where a hosted process reads HostedSpec.Given.
+const GivenFD = 4
 
 // Hosted is go-plugin's view of such a process, and its host's.
 type Hosted struct {
@@ -41,7 +45,7 @@ func NewHosted(spec HostedSpec, cmd *exec.Cmd, socketDir string) (*Hosted, error
 		return nil, err
 	}
 	h := &Hosted{started: make(chan struct{})}
-	h.hostRunner = newHostRunner(childSpec{argv: spec.Argv, env: spec.Env, dir: spec.Dir, nonce: spec.Nonce, lineLimit: maxLine},
+	h.hostRunner = newHostRunner(childSpec{argv: spec.Argv, env: spec.Env, dir: spec.Dir, nonce: spec.Nonce, given: spec.Given, lineLimit: maxLine},
 		log, func(*child) { close(h.started) }, cmd, socketDir)
 	return h, nil
 }

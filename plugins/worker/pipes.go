@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dflash-runner/dflash-runner/runner"
 )
 
 // pipe makes a pipe, close-on-exec. Only the host's end is non-blocking (so
@@ -23,6 +25,26 @@ func pipe(hostReads bool) (r, w *os.File, err error) {
 		return nil, nil, errors.Join(err, unix.Close(fd[0]), unix.Close(fd[1]))
 	}
 	return os.NewFile(uintptr(fd[0]), "pipe"), os.NewFile(uintptr(fd[1]), "pipe"), nil
+}
+
+// maxFilled is what any pipe holds before somebody reads, in bytes.
+const maxFilled = 4096
+
+// filled gives the read end of a pipe that holds b and then ends: what is in it
+// was never in a file, and is gone once it is read.
+func filled(b []byte) (*os.File, error) {
+	if len(b) > maxFilled {
+		return nil, runner.Errorf(runner.Internal, "fill pipe: want at most %d bytes, got %d", maxFilled, len(b))
+	}
+	r, w, err := pipe(false)
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.Write(b)
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
 }
 
 // lanePair makes the lane's socket pair: the host's end as a connection, the

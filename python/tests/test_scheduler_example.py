@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 from dflash_runner.scheduler import ArrangeRequest, Candidate, Deadline, Pool, Source, testing
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 SCRIPT = Path(__file__).resolve().parents[2] / "plugins/examples/steer-by-loss/steer_by_loss.py"
@@ -31,6 +31,7 @@ def test_it_keeps_the_contract():
     testing.prove(steer.SteerByLoss, {"strength": 1.0}, deadline_s=120)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.floats(0.01, 100)), min_size=1, max_size=6), st.data())
 def test_a_mix_is_even_until_a_source_has_no_more(sources, data):
     """Never more of a source than there is, and no place left out."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import select
 import signal
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,11 +14,14 @@ from typing import Any
 
 import grpc
 import pytest
-from dflash_runner.scheduler import calls, certificate, serving
+from dflash_runner.scheduler import calls, serving
+from dflash_runner.scheduler import pair as pairs
+from dflash_runner.scheduler.pair import Pair
 from dflash_runner.scheduler.v1 import scheduler_pb2 as pb
 
 DEADLINE_S = 60.0
 PYTHON = Path(__file__).resolve().parents[1]
+PAIRS = PYTHON / "tests" / "pairs"  # made for these tests; a run's are its host's
 PLUGIN = """
 import sys, threading
 from dflash_runner import scheduler
@@ -50,37 +51,51 @@ print("left in order")
 """
 
 
+def pair_fd(text: bytes) -> int:
+    """A pipe that holds a pair, as the host hands it over."""
+    read, write = os.pipe()
+    os.write(write, text)
+    os.close(write)
+    return read
+
+
+def pair_of(name: str) -> Pair:
+    """One of the tests' pairs."""
+    return pairs.take({pairs.VARIABLE: str(pair_fd((PAIRS / f"{name}.pem").read_bytes()))})
+
+
 class Host:
     """One plugin, as the supervisor has it."""
 
     def __init__(self, directory: Path, code: str, parent: list[str]) -> None:
-        self.own = certificate.new_pair()
+        self.own = pair_of("host")
+        given = pair_fd((PAIRS / "plugin.pem").read_bytes())
         environment = {
             "PYTHONPATH": str(PYTHON),
             "PYTHONDONTWRITEBYTECODE": "1",
             serving.COOKIE_NAME: serving.COOKIE_VALUE,
             "PLUGIN_UNIX_SOCKET_DIR": str(directory),
-            "PLUGIN_CLIENT_CERT": self.own.certificate_pem.decode(),
+            "PLUGIN_CLIENT_CERT": self.own.certificate.decode(),
+            pairs.VARIABLE: str(given),
         }
         self.process = subprocess.Popen(
             [*parent, sys.executable, "-c", code],
             env=environment,
+            pass_fds=[given],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.given = os.readlink(f"/proc/self/fd/{given}")
+        os.close(given)
         self.line = self.process.stdout.readline().rstrip("\n")
 
-    def channel(self, pair: certificate.Pair) -> grpc.Channel:
+    def channel(self, own: Pair) -> grpc.Channel:
         """A connection with a pair of the client's."""
-        parts = self.line.split("|")
-        der = base64.b64decode(parts[5] + "=" * (-len(parts[5]) % 4))
-        credentials = grpc.ssl_channel_credentials(
-            ssl.DER_cert_to_PEM_cert(der).encode(), pair.key_pem, pair.certificate_pem
-        )
+        credentials = grpc.ssl_channel_credentials(pair_of("plugin").certificate, own.key, own.certificate)
         options = [("grpc.ssl_target_name_override", "localhost")]
-        return grpc.secure_channel(f"unix:{parts[3]}", credentials, options)
+        return grpc.secure_channel(f"unix:{self.line.split('|')[3]}", credentials, options)
 
     def ended(self) -> tuple[int, str]:
         """The exit code and what was printed, once it ended by itself."""
@@ -129,6 +144,8 @@ def test_a_plugin_lives_and_ends_in_order(host: Host, tmp_path: Path) -> None:
     assert parts[:3] == ["1", "1", "unix"]
     assert Path(parts[3]).parent == tmp_path
     assert parts[4] == "grpc"
+    pem = (PAIRS / "plugin.pem").read_text().split("-----BEGIN CERTIFICATE-----")[1]
+    assert parts[5] == "".join(pem.split("\n")[1:-2]).rstrip("=")
     with host.channel(host.own) as channel:
         stdio = channel.unary_stream("/plugin.GRPCStdio/StreamStdio")(b"", timeout=DEADLINE_S)
         assert raw(channel, "/grpc.health.v1.Health/Check", b"\x0a\x06plugin") == b"\x08\x01"
@@ -176,8 +193,15 @@ def test_events_come_in_order_and_an_exception_loses_one(host: Host) -> None:
     assert "KeyError: 'two'" in errors
 
 
+def test_its_pair_is_read_once(host: Host) -> None:
+    """No descriptor leads to it once the handshake is out."""
+    held = [os.readlink(entry) for entry in Path(f"/proc/{host.process.pid}/fd").iterdir()]
+    assert any(link.startswith("pipe:") for link in held)
+    assert host.given not in held
+
+
 def test_a_stranger_is_refused(host: Host) -> None:
-    with host.channel(certificate.new_pair()) as channel:
+    with host.channel(pair_of("stranger")) as channel:
         assert arrange(channel, 1).code() is grpc.StatusCode.UNAVAILABLE
     with host.channel(host.own) as channel:
         assert list(arrange(channel, 1).result().samples) == [4]
@@ -211,8 +235,8 @@ def test_sigterm_ends_it_in_order(host: Host) -> None:
 
 
 PARENT = """
-import subprocess, sys, threading
-child = subprocess.Popen(sys.argv[1:])
+import os, subprocess, sys
+child = subprocess.Popen(sys.argv[1:], pass_fds=[int(os.environ["DFLASH_RUNNER_PAIR_FD"])])
 print(child.pid, file=sys.stderr, flush=True)
 sys.stdin.read()
 """
@@ -239,6 +263,8 @@ def test_it_ends_with_its_host(tmp_path: Path) -> None:
         (serving.COOKIE_NAME, "dflash-runner plugins test"),
         ("PLUGIN_UNIX_SOCKET_DIR", "PLUGIN_UNIX_SOCKET_DIR: want it of the host"),
         ("PLUGIN_CLIENT_CERT", "PLUGIN_CLIENT_CERT: want it of the host"),  # never without TLS
+        (pairs.VARIABLE, "DFLASH_RUNNER_PAIR_FD: want it of the host"),
+        ("the pair", "descriptor 0: want a key and a certificate, got 0 bytes"),
     ],
 )
 def test_says_what_it_is_to_a_person(missing: str, says: str, tmp_path: Path) -> None:
@@ -247,10 +273,16 @@ def test_says_what_it_is_to_a_person(missing: str, says: str, tmp_path: Path) ->
         serving.COOKIE_NAME: serving.COOKIE_VALUE,
         "PLUGIN_UNIX_SOCKET_DIR": str(tmp_path),
         "PLUGIN_CLIENT_CERT": "x",
+        pairs.VARIABLE: "0",
     }
-    del environment[missing]
+    environment.pop(missing, None)
     ended = subprocess.run(
-        [sys.executable, "-c", PLUGIN], env=environment, capture_output=True, timeout=DEADLINE_S, check=False
+        [sys.executable, "-c", PLUGIN],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
     assert ended.returncode == 1
     assert says in ended.stderr.decode()

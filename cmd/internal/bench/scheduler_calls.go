@@ -18,6 +18,7 @@ const (
 	shownPool    = 1024
 	largePool    = 20_000
 	askedTargets = 5
+	patience     = time.Minute
 )
 
 // calls measures the plugin's answers in a process of its own, one question at
@@ -25,6 +26,8 @@ const (
 func (r *Report) calls(ctx context.Context, p *Python, e host.Entry, n int) (name string, err error) {
 	o := host.Defaults()
 	o.Directory, o.LogPath = p.dir, func(int) string { return filepath.Join(p.dir, "plugin.log") }
+	o.Python = p.interpreter             // for a script, as a run lends the workers'
+	o.Start, o.Call = patience, patience // a late answer is measured, not refused
 	d, err := host.Describe(ctx, e, o)
 	if err != nil {
 		return "", err
@@ -35,7 +38,7 @@ func (r *Report) calls(ctx context.Context, p *Python, e host.Entry, n int) (nam
 		return "", err
 	}
 	defer func() { _ = plugin.Close() }() // what it would say concerns no figure
-	for _, q := range questions(plugin) {
+	for _, q := range questions(plugin, goalOf(e)) {
 		if !plugin.Can(q.of) {
 			continue
 		}
@@ -58,16 +61,24 @@ func (r *Report) calls(ctx context.Context, p *Python, e host.Entry, n int) (nam
 type measured struct {
 	name string
 	of   scheduler.Capability
-	goal *Goal // of a Go plugin's p50, in microseconds
+	goal *Goal // of the p50, in microseconds
 	ask  func(context.Context) error
 }
 
-func questions(p *host.Plugin) []measured {
+// goalOf is what a plugin's answers may take at their median, in microseconds.
+func goalOf(e host.Entry) *Goal {
+	if e.Script() {
+		return atMost(600)
+	}
+	return atMost(300)
+}
+
+func questions(p *host.Plugin, goal *Goal) []measured {
 	assign := scheduler.AssignRequest{Row: 1, Bucket: 3072, Tokens: 3000}
 	for rank := range runner.Rank(askedTargets) {
 		assign.Free = append(assign.Free, runner.Worker{Role: runner.Target, Rank: rank})
 	}
-	all := []measured{{fmt.Sprintf("assign, %d targets", askedTargets), scheduler.Assign, atMost(300), func(ctx context.Context) error {
+	all := []measured{{fmt.Sprintf("assign, %d targets", askedTargets), scheduler.Assign, goal, func(ctx context.Context) error {
 		_, err := p.Assign(ctx, assign)
 		return err
 	}}}
@@ -77,7 +88,7 @@ func questions(p *host.Plugin) []measured {
 			tokens := uint32(24 + i*31%3000)
 			q.Pool = append(q.Pool, scheduler.Candidate{Sample: runner.Sample(i * 7919 % largePool), Tokens: tokens, Supervised: tokens / 2, Anchors: tokens / 3})
 		}
-		all = append(all, measured{fmt.Sprintf("arrange %d, %d of %d shown", askedCount, n, largePool), scheduler.Arrange, goalOn(n == shownPool, atMost(300)),
+		all = append(all, measured{fmt.Sprintf("arrange %d, %d of %d shown", askedCount, n, largePool), scheduler.Arrange, goalOn(n == shownPool, goal),
 			func(ctx context.Context) error {
 				_, err := p.Arrange(ctx, q)
 				return err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
+	"github.com/dflash-runner/dflash-runner/runner/pyenv/pyenvtest"
 )
 
 // TestMain turns this binary into the plugin that is measured, or the tests.
@@ -18,30 +19,48 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestSchedulerCalls asks this program as a plugin, in a process of its own.
+// TestSchedulerCalls asks this program as a plugin, and a script that borrows
+// the workers' Python, each in a process of its own.
 func TestSchedulerCalls(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := host.Pin(self, "plugin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("", "s") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	r := start("scheduler")
-	name, err := r.calls(t.Context(), &Python{dir: dir}, e, 3)
-	if err != nil || name != "first" || len(r.Figures) != 6 {
-		t.Fatalf("got %q, %v, %+v", name, err, r.Figures)
-	}
-	for _, f := range r.Figures {
-		if f.Value <= 0 || (f.Goal != nil) != (strings.HasSuffix(f.Name, " p50") && !strings.Contains(f.Name, "20000 of")) {
-			t.Errorf("got %+v", f)
-		}
+	for _, c := range []struct {
+		path    string
+		args    []string
+		name    string
+		figures int
+		goal    float64
+	}{
+		{self, []string{"plugin"}, "first", 6, 300},
+		{"../../../plugins/examples/steer-by-loss/steer_by_loss.py", nil, "steer-by-loss", 4, 600}, // it arranges alone
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e, err := host.Pin(c.path, c.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &Python{}
+			if e.Script() {
+				p.interpreter = pyenvtest.Ensure(t).Python
+			}
+			if p.dir, err = os.MkdirTemp("", "s"); err != nil { // a socket's path must be short
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(p.dir)
+			r := start("scheduler")
+			name, err := r.calls(t.Context(), p, e, 3)
+			if err != nil || name != c.name || len(r.Figures) != c.figures {
+				t.Fatalf("got %q, %v, %+v", name, err, r.Figures)
+			}
+			for _, f := range r.Figures {
+				wanted := strings.HasSuffix(f.Name, " p50") && !strings.Contains(f.Name, "20000 of")
+				if f.Value <= 0 || (f.Goal != nil) != wanted || wanted && f.Goal.Limit != c.goal {
+					t.Errorf("got %+v", f)
+				}
+			}
+		})
 	}
 }
 

@@ -5,11 +5,14 @@ It keeps its settings alone: what an answer needs, the question brings.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dflash_runner import scheduler
 from dflash_runner.scheduler import ArrangeRequest, Config, Field, Info, Type
+
+TOLD = 8  # sources of a question that stand in the log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +62,12 @@ class SteerByLoss(scheduler.Scheduler):
             of[source].append(sample)
         counts = [len(samples) for samples in of]
         shares = weights(counts, [s.loss for s in request.sources], self.settings)
+        told = [
+            f"{json.dumps(s.name)}: loss {s.loss}, samples {n}, share {share:.3f}"
+            for s, n, share in zip(request.sources, counts, shares, strict=True)
+            if n
+        ]
+        print("arrange:", *told[:TOLD], sep="\n  ")  # noqa: T201 to the plugin's log
         left = [iter(samples) for samples in of]
         return [next(left[source]) for source in mixed(counts, shares, min(request.count, len(request.pool)))]
 

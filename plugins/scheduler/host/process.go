@@ -3,12 +3,14 @@ package host
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,6 +27,10 @@ import (
 
 // stopWait bounds how long a plugin may take to end when it is asked to.
 const stopWait = 3 * time.Second
+
+// window is how much of an answer may be under way, in bytes. One that is named
+// also keeps gRPC from measuring one: that takes a ping for nearly every answer.
+const window = 4 << 20
 
 // maxSocket is the longest path of a socket, in bytes.
 const maxSocket = 107
@@ -141,11 +147,20 @@ func (p *process) start(ctx context.Context, o Options, number int) error {
 		SyncStdout:       p.output,
 		SyncStderr:       p.output,
 		GRPCDialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.hosted.Dial(ctx) }),
+			grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.MaxCallSendMsgSize(scheduler.MaxMessage))},
 	}
 	spec := worker.HostedSpec{Argv: p.files.argv, Env: p.environment(o), Dir: filepath.Join(p.dir, "work"), Nonce: "plugin:" + rand.Text(), LogLimit: logLimit}
 	if o.LogPath != nil {
 		spec.LogPath = o.LogPath(number)
+	}
+	var made *x509.CertPool // nil for a program that makes its own pair
+	if p.entry.Script() {
+		var err error
+		if spec.Given, made, err = scriptPair(); err != nil {
+			return err
+		}
+		spec.Env = append(spec.Env, pairVariable+strconv.Itoa(worker.GivenFD))
 	}
 	c.RunnerFunc = func(_ hclog.Logger, cmd *exec.Cmd, sockets string) (_ hrunner.Runner, err error) {
 		if err := smallerKey(c, cmd); err != nil {
@@ -163,6 +178,9 @@ func (p *process) start(ctx context.Context, o Options, number int) error {
 	began := time.Now()
 	if _, err := p.client.Start(); err != nil {
 		return p.refused(err, time.Since(began), o.Start)
+	}
+	if err := shows(c, made); err != nil {
+		return err
 	}
 	return p.connect()
 }

@@ -143,7 +143,7 @@ func judgeValue(f *schedulerv1.Field, v any) error {
 	}
 	switch numeric := f.GetType() == schedulerv1.Type_TYPE_INT || f.GetType() == schedulerv1.Type_TYPE_NUMBER; {
 	case !ok:
-		return wrong("", "want %s, got %.80v", typeNames[f.GetType()], v)
+		return wrong("", "want %s, got %.80s", typeNames[f.GetType()], fmt.Sprint(v))
 	case numeric && f.Min != nil && x < f.GetMin():
 		return wrong("", "want at least %g, got %g", f.GetMin(), x)
 	case numeric && f.Max != nil && x > f.GetMax():

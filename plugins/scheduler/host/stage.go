@@ -68,7 +68,7 @@ func (e Entry) all() []File {
 
 func mismatch(f File, got string) error {
 	return runner.Errorf(runner.Invalid, "check plugin file %s: want sha256 %s, got %s", f.Path, f.SHA256, got).
-		WithHint("it changed since it was pinned: look at it, then pin the new sum")
+		WithHint("it changed since it was pinned: look at it, then `dflash-runner plugins pin -f` with the configuration's file")
 }
 
 // staged is a checked copy of a plugin's files.

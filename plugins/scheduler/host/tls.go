@@ -21,6 +21,9 @@ import (
 // clientVariable is where go-plugin hands the host's certificate over.
 const clientVariable = "PLUGIN_CLIENT_CERT="
 
+// pairVariable names the descriptor from which a script reads its own pair, once.
+const pairVariable = "DFLASH_RUNNER_PAIR_FD="
+
 // smallerKey gives the host a P-256 pair in place of the P-521 one that go-plugin
 // made for mutual TLS: the TLS library in Python's gRPC refuses P-521 client
 // certificates. It is called from RunnerFunc, when go-plugin has made its
@@ -36,10 +39,38 @@ func smallerKey(c *plugin.ClientConfig, cmd *exec.Cmd) error {
 		}
 		c.TLSConfig.Certificates = []tls.Certificate{pair}
 		c.TLSConfig.MinVersion = tls.VersionTLS12
+		c.TLSConfig.DynamicRecordSizingDisabled = true // small records are for strangers far away, and come again after every second of rest
 		cmd.Env[i] = clientVariable + text
 		return nil
 	}
 	return runner.Errorf(runner.Internal, "make certificate: go-plugin offers no mutual TLS")
+}
+
+// scriptPair makes a script's own pair, as Python's standard library makes none:
+// its key and certificate as they are handed over, and all that the script may
+// show for itself.
+func scriptPair() (given []byte, shows *x509.CertPool, err error) {
+	pair, text, err := makePair()
+	if err != nil {
+		return nil, nil, runner.Errorf(runner.Internal, "make certificate: %w", err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		return nil, nil, runner.Errorf(runner.Internal, "make certificate: %w", err)
+	}
+	shows = x509.NewCertPool()
+	shows.AppendCertsFromPEM([]byte(text))
+	return append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), text...), shows, nil
+}
+
+// shows refuses a script that announced another certificate than the one that
+// was made for it, or none.
+func shows(c *plugin.ClientConfig, made *x509.CertPool) error {
+	if made == nil || made.Equal(c.TLSConfig.RootCAs) {
+		return nil
+	}
+	return runner.Errorf(runner.Invalid, "start plugin: certificate: want the one that the host made for it, got another").
+		WithHint("a Python plugin calls scheduler.serve, and nothing else, to meet its host")
 }
 
 // makePair makes a self-signed pair for this one connection, and its

@@ -17,7 +17,7 @@ func trusted(path string) (string, error) {
 		full, err = filepath.EvalSymlinks(full)
 	}
 	if err != nil {
-		return "", runner.Errorf(runner.NotFound, "check plugin file: %w", err).WithHint("name the plugin's program by its path")
+		return "", runner.Errorf(runner.NotFound, "check plugin file: %w", err).WithHint("a path counts from the directory that the command is started in")
 	}
 	info, err := os.Stat(full)
 	if err != nil {

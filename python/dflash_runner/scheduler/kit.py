@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +68,7 @@ class Kit:
         """Two epochs to their ends, a horizon at a time."""
         questions = 0
         for epoch in (1, 2):
-            left = _pool(333)
+            left: Sequence[_Sample] = _pool(333)
             while left:
                 given = self._arrange(epoch, 40, 333, left, f"epoch {epoch} with {len(left)} left: ")
                 gone = set(given)
@@ -148,8 +149,7 @@ class Kit:
         return ""
 
     def _arrange(self, epoch: int, count: int, total: int, left: Sequence[_Sample], where: str) -> list[int]:
-        columns = [list(column) for column in zip(*left, strict=True)]
-        sample, tokens, supervised, anchors, source = columns
+        sample, tokens, supervised, anchors, source = zip(*left, strict=True)
         message = pb.ArrangeRequest(
             epoch=epoch,
             count=min(count, len(left)),
@@ -181,10 +181,11 @@ class Kit:
         return answer
 
 
-def _pool(count: int) -> list[_Sample]:
+@functools.cache
+def _pool(count: int) -> tuple[_Sample, ...]:
     """Samples of several lengths and two sources, the same always, as rows of a pool's columns."""
     lengths = (16 + i * 7919 % 480 for i in range(count))
-    return [(3 * i, n, n // 2, n // 4, i % 2) for i, n in enumerate(lengths)]
+    return tuple((3 * i, n, n // 2, n // 4, i % 2) for i, n in enumerate(lengths))
 
 
 def _devices(count: int) -> Iterator[Any]:

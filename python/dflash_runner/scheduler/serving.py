@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import faulthandler
 import os
 import select
@@ -11,6 +10,8 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+
+from dflash_runner.scheduler import pair
 
 if TYPE_CHECKING:
     import grpc
@@ -25,6 +26,7 @@ MAX_MESSAGE_BYTES = 32 << 20
 ORPHAN_EXIT_CODE = 75
 _THREADS = 16  # one holds the standard output stream for life, one the events
 _STOP_GRACE_S = 0.5
+_WINDOW_BYTES = 4 << 20  # of a question that may be under way
 
 
 def serve(scheduler: Scheduler) -> None:
@@ -42,6 +44,7 @@ def serve(scheduler: Scheduler) -> None:
     if refusal:
         sys.stderr.write(refusal + "\n")
         sys.exit(1)
+    own = pair.take(os.environ)
     handshake_fd = _take_stdout()
     _end_with_the_host()
     ended = threading.Event()
@@ -56,7 +59,7 @@ def serve(scheduler: Scheduler) -> None:
     from dflash_runner.scheduler.calls import Calls  # after the refusal: a person waits for no import
 
     calls = Calls(scheduler)
-    server, line = _listen(calls, ended.set)
+    server, line = _listen(calls, own, ended.set)
     os.write(handshake_fd, line.encode() + b"\n")
     os.close(handshake_fd)
     ended.wait()
@@ -74,7 +77,7 @@ def _why_no_plugin(environment: Mapping[str, str]) -> str:
             "This is a scheduling plugin of dflash-runner: a run starts it, and it is of no use alone.\n"
             f"Try `dflash-runner plugins test {sys.argv[0]}`."
         )
-    for name in ("PLUGIN_UNIX_SOCKET_DIR", "PLUGIN_CLIENT_CERT"):
+    for name in ("PLUGIN_UNIX_SOCKET_DIR", "PLUGIN_CLIENT_CERT", pair.VARIABLE):
         if not environment.get(name):
             return f"start plugin: {name}: want it of the host, got nothing"
     return ""
@@ -107,8 +110,13 @@ def _end_with_the_host() -> None:
     threading.Thread(target=watch, name="host", daemon=True).start()
 
 
-def _listen(calls: Calls, shut_down: Callable[[], None]) -> tuple[grpc.Server, str]:
+def _listen(calls: Calls, own: pair.Pair, shut_down: Callable[[], None]) -> tuple[grpc.Server, str]:
     """A server that answers the host alone, and the line that tells it where.
+
+    Args:
+        calls: what is answered.
+        own: what this process shows the host.
+        shut_down: called when the host ends the plugin.
 
     Raises:
         RuntimeError: the socket cannot be made.
@@ -117,11 +125,10 @@ def _listen(calls: Calls, shut_down: Callable[[], None]) -> tuple[grpc.Server, s
 
     import grpc
 
-    from dflash_runner.scheduler import certificate, goplugin
+    from dflash_runner.scheduler import goplugin
 
-    pair = certificate.new_pair()
     credentials = grpc.ssl_server_credentials(
-        [(pair.key_pem, pair.certificate_pem)],
+        [(own.key, own.certificate)],
         root_certificates=os.environ["PLUGIN_CLIENT_CERT"].encode(),
         require_client_auth=True,
     )
@@ -132,11 +139,12 @@ def _listen(calls: Calls, shut_down: Callable[[], None]) -> tuple[grpc.Server, s
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.so_reuseport", 0),
+            ("grpc.http2.bdp_probe", 0),  # a ping for nearly every question, to measure a window
+            ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ),
     )
     server.add_generic_rpc_handlers((calls.handler(), *goplugin.handlers(shut_down)))
     server.add_secure_port(f"unix:{path}", credentials)
     server.start()
-    der = base64.b64encode(pair.certificate_der).decode().rstrip("=")
-    line = f"1|{PROTOCOL_VERSION}|unix|{path}|grpc|{der}"
+    line = f"1|{PROTOCOL_VERSION}|unix|{path}|grpc|{own.announced}"
     return server, line + ("|false" if "PLUGIN_MULTIPLEX_GRPC" in os.environ else "")
