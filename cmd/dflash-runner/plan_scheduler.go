@@ -14,7 +14,6 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/config"
-	"github.com/dflash-runner/dflash-runner/runner/placement"
 	"github.com/dflash-runner/dflash-runner/runner/simulate"
 )
 
@@ -167,10 +166,10 @@ func without(pool []scheduler.Candidate, taken []runner.Sample) (left []schedule
 // first free target that has a turn, as in a run; the first free one stands in
 // for a bad answer.
 func (s *consulted) assigner(ctx context.Context, bucket uint32) simulate.Assigner {
-	return func(row runner.Row, tokens int, free []placement.Candidate) (int, error) {
+	return func(row runner.Row, tokens int, free []simulate.Candidate) (int, error) {
 		at := 0
 		if s.plugin == nil {
-			at = max(0, slices.IndexFunc(free, func(f placement.Candidate) bool { return f.Turn }))
+			at = max(0, slices.IndexFunc(free, func(f simulate.Candidate) bool { return f.Turn }))
 		} else {
 			at = s.assign(ctx, scheduler.AssignRequest{Row: row, Bucket: bucket, Tokens: uint32(tokens)}, free)
 		}
@@ -183,7 +182,7 @@ func (s *consulted) assigner(ctx context.Context, bucket uint32) simulate.Assign
 }
 
 // assign asks the plugin.
-func (s *consulted) assign(ctx context.Context, q scheduler.AssignRequest, free []placement.Candidate) int {
+func (s *consulted) assign(ctx context.Context, q scheduler.AssignRequest, free []simulate.Candidate) int {
 	for _, f := range free {
 		q.Free = append(q.Free, f.Target)
 	}

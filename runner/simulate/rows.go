@@ -15,7 +15,6 @@ func (w *world) produce(n *node, i int) {
 		w.drop(n, x)
 		w.end(x, end)
 		n.where[row] = int32(i) + 1
-		x.full++
 		return n
 	})
 }
@@ -62,7 +61,6 @@ func (w *world) pull(n *node, r int) {
 	target := int(n.where[row]) - 1
 	from := &n.workers[target]
 	n.where[row] = 0
-	from.full--
 	x.pulled++
 	cost := w.s.Trace.Costs.HandOffMS
 	if from.device == x.device {

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
-	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
 // Worker is one worker of a node and the device that it computes on, by its
@@ -32,11 +31,13 @@ type Setup struct {
 
 // Assigner chooses the target that makes a row: a place in free, which has two
 // entries or more. A choice stands until the target makes the row.
-type Assigner func(row runner.Row, tokens int, free []placement.Candidate) (int, error)
+type Assigner func(row runner.Row, tokens int, free []Candidate) (int, error)
 
-// Balanced assigns by placement.Assign.
-func Balanced(_ runner.Row, _ int, free []placement.Candidate) (int, error) {
-	return placement.Assign(free), nil
+// Candidate is a target that could make the lowest row that nobody made: it
+// computes nothing, and has a free slot.
+type Candidate struct {
+	Target runner.Worker
+	Turn   bool // its device has a free turn
 }
 
 // maxSize bounds workers and rows, so that memory is bounded too.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
-	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
 // lay gives workers: targets on those devices, drafters on those.
@@ -150,7 +149,7 @@ func TestBoundOfPairs(t *testing.T) {
 		if r.IntN(2) == 0 {
 			s.Trace.Slow = []Slow{{0, r.IntN(8), 0.8 + 0.6*r.Float64()}}
 		}
-		s.Assign = []Assigner{nil, Balanced, func(_ runner.Row, _ int, free []placement.Candidate) (int, error) { return r.IntN(len(free)), nil }}[r.IntN(3)]
+		s.Assign = []Assigner{nil, func(_ runner.Row, _ int, free []Candidate) (int, error) { return r.IntN(len(free)), nil }}[r.IntN(2)]
 		res, err := Run(s)
 		if err != nil {
 			t.Fatal(err)
@@ -186,7 +185,7 @@ func random(r *rand.Rand) Setup {
 		s.Trace.Slow = []Slow{{r.IntN(nodes), r.IntN(devices), 0.5 + 2*r.Float64()}}
 	}
 	if r.IntN(2) == 0 {
-		s.Assign = Balanced
+		s.Assign = func(_ runner.Row, _ int, free []Candidate) (int, error) { return r.IntN(len(free)), nil }
 	}
 	s.Workers, s.RowsPerStep = lay(targets, drafters), len(drafters)*nodes*(1+r.IntN(4))
 	return s
@@ -320,7 +319,7 @@ func TestSynthetic(t *testing.T) {
 
 // picks assigns to one place always; below 0 it gives no answer.
 func picks(at int) Assigner {
-	return func(runner.Row, int, []placement.Candidate) (int, error) {
+	return func(runner.Row, int, []Candidate) (int, error) {
 		if at < 0 {
 			return 0, runner.Errorf(runner.Unavailable, "no answer")
 		}
@@ -374,9 +373,9 @@ func TestFirstWithATurn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Assign = func(_ runner.Row, _ int, free []placement.Candidate) (int, error) {
+		s.Assign = func(_ runner.Row, _ int, free []Candidate) (int, error) {
 			asked++
-			return slices.IndexFunc(free, func(f placement.Candidate) bool { return f.Turn }), nil
+			return slices.IndexFunc(free, func(f Candidate) bool { return f.Turn }), nil
 		}
 		b, err := Run(s)
 		if err != nil || !slices.Equal(a.Spans, b.Spans) {

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
-	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
 // settle begins pulls and gives out a node's turns, until nothing more can
@@ -103,36 +102,20 @@ func (w *world) give(n *node, i int) bool {
 		n.chosen = free[at]
 		return true
 	}
-	for _, f := range free {
-		n.over[f]++
-	}
-	n.over[i], n.chosen = 0, -1
+	n.chosen = -1
 	w.produce(n, i)
 	return true
 }
 
 // question describes the free targets to the assigner.
-func (w *world) question(n *node, free []int) []placement.Candidate {
-	trains := n.workers[w.targets+n.made%w.drafters].device
-	out := make([]placement.Candidate, len(free))
+func (w *world) question(n *node, free []int) []Candidate {
+	out := make([]Candidate, len(free))
 	for k, f := range free {
 		x := &n.workers[f]
 		d := n.devices[x.device]
-		out[k] = placement.Candidate{Target: x.id, Turn: d.taken < d.turns && !(w.reducing() && d.trains > 0), Shared: d.trains > 0, Near: x.device == trains,
-			Left: w.left(n, x.device), Full: x.full, PassedOver: n.over[f]}
+		out[k] = Candidate{x.id, d.taken < d.turns && !(w.reducing() && d.trains > 0)}
 	}
 	return out
-}
-
-// left counts the rows of the open step that a device has yet to train.
-func (w *world) left(n *node, device int) (rows int) {
-	_, drafters := w.all(n)
-	for r := range drafters {
-		if x := &drafters[r]; x.device == device {
-			rows += max(0, (w.step+1)*w.micros-x.started)
-		}
-	}
-	return rows
 }
 
 // take and drop count a device's turns.

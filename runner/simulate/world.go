@@ -42,7 +42,6 @@ type node struct {
 	chosen  int   // target chosen for row made; -1: none
 	firsts  []int // scratch: by device, 1 + the worker that goes first of those that want a turn
 	free    []int // scratch: targets that could make the next row
-	over    []int
 }
 
 type device struct {
@@ -63,7 +62,6 @@ type worker struct {
 
 	computing bool
 	free      int // of a target: slots
-	full      int // of a target: slots that hold a row which nobody took
 
 	pulled, arrived, started, finished int // of a drafter: rows, in its order
 	copyFree                           time.Duration
@@ -98,7 +96,7 @@ func newWorld(s Setup) *world {
 	w.ranks, w.rows = w.drafters*s.Nodes, w.drafters*s.micros()*s.Steps
 	w.nodes = make([]node, s.Nodes)
 	for i := range w.nodes {
-		n := node{index: i, chosen: -1, where: make([]int32, w.rows), firsts: make([]int, len(s.Turns)), over: make([]int, w.targets)}
+		n := node{index: i, chosen: -1, where: make([]int32, w.rows), firsts: make([]int, len(s.Turns))}
 		for d, turns := range s.Turns {
 			n.devices = append(n.devices, device{turns: turns, factor: s.factor(i, d)})
 		}

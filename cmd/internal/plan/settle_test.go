@@ -153,17 +153,9 @@ func decision(b *testing.B, cells int) func() {
 		}
 		of := w.memory(w.onTarget())
 		for range cells {
-			p, err := placement.Place(w.wanted(m, of))
-			if err != nil {
+			if _, err := placement.Place(w.wanted(m, of)); err != nil {
 				b.Fatal(err)
 			}
-			var free []placement.Candidate
-			for i, x := range p.Workers {
-				if x.Worker.Role == runner.Target {
-					free = append(free, placement.Candidate{Target: x.Worker, Turn: i%3 > 0, Shared: true, Left: i % 5})
-				}
-			}
-			placement.Assign(free)
 		}
 	}
 }
