@@ -60,7 +60,7 @@ func TestWholeRun(t *testing.T) {
 // the gate lets one in at a time, and the documented fields are there.
 func watch(t *testing.T, h *home, up *running) {
 	t.Helper()
-	held, trained := false, false
+	held, trained, workers := false, false, 0
 	h.until(up, "cpu-test", "a step is trained", func(s admin.Snapshot) bool {
 		if len(s.Workers) > 0 && (len(s.Gate.Holders) > 1 || s.Gate.Width != 1) {
 			t.Fatalf("gate: want at most 1 holder, got %v of width %d", s.Gate.Holders, s.Gate.Width)
@@ -71,7 +71,9 @@ func watch(t *testing.T, h *home, up *running) {
 				t.Fatalf("%s is ready without a certificate", w.Name)
 			}
 		}
-		trained = s.Step > 0 && s.Client != nil
+		if trained = s.Step > 0 && s.Client != nil; trained {
+			workers = h.workers() // now: the run may be over before the commands below have answered
+		}
 		return trained
 	})
 	if !held { // a queue may come and go between two looks
@@ -81,7 +83,7 @@ func watch(t *testing.T, h *home, up *running) {
 	wantFields(t, "status --json", live.out, statusFields)
 	health := h.run("health", "--json")
 	wantFields(t, "health --json", health.out, healthFields)
-	if n := h.workers(); n == 0 {
+	if workers == 0 {
 		t.Errorf("want the run's workers found by their mark, got none")
 	}
 }
