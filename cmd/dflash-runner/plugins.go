@@ -186,7 +186,7 @@ func (c *cli) printDescription(d described) error {
 		if k.Required {
 			value = "required"
 		}
-		if err := c.print("  config.%s: %s, %s; %s\n", k.Key, k.Type, value, k.Doc); err != nil {
+		if err := c.print("  config.%s: %s, %s; %s\n", k.Key, k.Type, strings.Map(printable, value), strings.Map(printable, k.Doc)); err != nil {
 			return err
 		}
 	}

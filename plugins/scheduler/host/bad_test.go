@@ -30,6 +30,7 @@ func TestRefusedAtStart(t *testing.T) {
 		{which: "evil-address", says: "want a socket in the plugin's directory"},
 		{which: "hang-info", spoil: func(_ *testing.T, _ *Entry, o *Options) { o.Call = 300 * time.Millisecond }, says: "info: no answer within 300ms"},
 		{which: "misnamed", says: `info: name: want good, got "Not A Name"`},
+		{which: "painted", says: `info: version: want one line of at most 80 bytes, got 6: "1\x1b[31m"`},
 		{which: "refuses", says: "depth 4 does not go with mode a", hinted: true},
 		{which: "wrong sum", spoil: func(_ *testing.T, e *Entry, _ *Options) { e.Program.SHA256 = strings.Repeat("0", 64) }, says: "want sha256 0000", hinted: true},
 		{which: "no sum", spoil: func(_ *testing.T, e *Entry, _ *Options) { e.Program.SHA256 = "" }, says: "want its sha256", hinted: true},

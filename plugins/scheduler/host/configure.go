@@ -3,6 +3,8 @@ package host
 import (
 	"context"
 	"slices"
+	"strings"
+	"unicode"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -53,8 +55,8 @@ func (p *process) asks(ctx context.Context, o Options) error {
 		}
 		return runner.Errorf(runner.Invalid, "info: name: want %s, got %.80q", want, name)
 	}
-	if len(p.info.GetVersion()) > 80 {
-		return runner.Errorf(runner.Invalid, "info: version: want at most 80 bytes, got %d", len(p.info.GetVersion()))
+	if v := p.info.GetVersion(); len(v) > 80 || strings.ContainsFunc(v, unicode.IsControl) { // people read it on terminals
+		return runner.Errorf(runner.Invalid, "info: version: want one line of at most 80 bytes, got %d: %.80q", len(v), v)
 	}
 	for _, v := range apiVersions {
 		if slices.Contains(p.info.GetApiVersions(), v) {

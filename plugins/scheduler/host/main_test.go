@@ -67,6 +67,8 @@ func (g good) Info() scheduler.Info {
 		}
 	case "misnamed":
 		return scheduler.Info{Name: "Not A Name", Version: "1"}
+	case "painted":
+		return scheduler.Info{Name: "good", Version: "1\x1b[31m"}
 	case "reveals":
 		var said []string
 		for _, e := range os.Environ() {
