@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import multiprocessing
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from dflash_runner import loss
+from dflash_runner import communicator, loss
 from dflash_runner.attention import sdpa
 from dflash_runner.communicator import Communicator
 from dflash_runner.errors import Kind, WorkerError
@@ -28,7 +29,7 @@ from torch import nn
 CONFIG = drafter_config(layers=3)
 ADAMW = AdamWConfig(beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.01)
 W0, BUCKET_BYTES, BUCKETS = 16.0, 12_000, 8  # buckets of matrices; the rest is summed last
-DEADLINE_S = 150
+DEADLINE_S, STUCK_S = 150, 15
 STEPS, MICRO = 3, 2
 WEIGHTLESS = {(1, 1, 1), (1, 2, 0), (1, 2, 1)}  # (rank, step, micro-step) without a row
 
@@ -119,7 +120,13 @@ def trains(rank: int, directory: str, done: Barrier) -> Any:
 
 
 def aborts(rank: int, directory: str, done: Barrier) -> Any:
-    """Rank 1 ends the group after three buckets, in its backward; both drop the step and train it again."""
+    """Rank 1 ends the group after three buckets, in its backward; both drop the step and train it again.
+
+    With several sums under way gloo now and then tells one of them nothing of its connections' end, and
+    its waiting is then ended by its timeout alone. A run on a CPU has one sum under way at a time, and a
+    supervisor whose deadline ends a worker that does not answer an abort.
+    """
+    patient, communicator.SUM_TIMEOUT = communicator.SUM_TIMEOUT, timedelta(seconds=STUCK_S)
     first = Early(directory, number=1, world=2, rank=rank, last=3 if rank == 1 else 1 << 30)
     drafter, told = Drafter(), {}
     first.open()
@@ -129,6 +136,7 @@ def aborts(rank: int, directory: str, done: Barrier) -> Any:
         told = {"kind": err.kind.label, "message": err.message, "begun": len(first.begun)}
     told["open"] = drafter.optimiser.is_summing
     first.close()
+    communicator.SUM_TIMEOUT = patient
     drafter.optimiser.clear()
     told["left"] = bool(drafter.optimiser.gradient_P.any())
     told["open_after"] = drafter.optimiser.is_summing
