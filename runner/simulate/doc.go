@@ -25,6 +25,6 @@
 //
 // # What it is not
 //
-// A prediction. How near it comes is known for the runs that its test compares
-// it with, and for no other machine.
+// A measurement. What it gives is predicted, and how near that comes is known
+// for the runs that its test compares it with, and for no other machine.
 package simulate

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"container/heap"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -76,7 +77,7 @@ func Run(s Setup) (Result, error) {
 	w := newWorld(s)
 	w.touch(nil)
 	for w.err == nil && len(w.events) > 0 {
-		e := w.events.pop()
+		e := heap.Pop(&w.events).(event)
 		w.now = e.at
 		w.touch(e.happens())
 	}
@@ -160,5 +161,5 @@ type event struct {
 
 func (w *world) at(t time.Duration, happens func() *node) {
 	w.order++
-	w.events.push(event{t, w.order, happens})
+	heap.Push(&w.events, event{t, w.order, happens})
 }
