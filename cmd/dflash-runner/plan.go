@@ -120,9 +120,7 @@ func (c *cli) decided(ctx context.Context, loaded *config.Config, flags planFlag
 		if err != nil {
 			return err
 		}
-		if from.plan, err = s.place(ctx, from.plan, from, t); err != nil {
-			return err
-		}
+		from.plan = s.place(ctx, from.plan, from, t)
 	}
 	if p := from.plan; !p.Fits {
 		c.code = runner.ExitPreflight

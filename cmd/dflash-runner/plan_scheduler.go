@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
 	"slices"
 	"strings"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner"
-	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/simulate"
 )
@@ -52,20 +50,12 @@ func (c *cli) consult(ctx context.Context, loaded *config.Config, name string, f
 		return f(s)
 	}
 	entry, _ := loaded.Scheduler.Plugin()
-	dir, release, err := admin.OwnedDirectory("")
-	if err != nil {
-		return err
-	}
-	o := host.Defaults()
-	o.Directory, o.Environ, o.Seed, o.Call, o.Start = dir, os.Environ(), loaded.Run.Seed, loaded.Scheduler.Deadline.D(), loaded.Scheduler.Start.D()
-	giveBack, err := c.borrow(ctx, loaded, up.Catalog(*entry), &o)
-	if err != nil {
-		return errors.Join(err, release())
-	}
-	if s.plugin, err = host.Start(ctx, up.Catalog(*entry), o); err != nil {
-		return errors.Join(runner.Errorf(runner.KindOf(err), "plugin %s: %w", name, err).WithHint("%s", runner.HintOf(err)), giveBack(), release())
-	}
-	return errors.Join(f(s), s.plugin.Close(), giveBack(), release())
+	return c.hosted(ctx, loaded, up.Catalog(*entry), func(e host.Entry, o host.Options) (err error) {
+		if s.plugin, err = host.Start(ctx, e, o); err != nil {
+			return runner.Errorf(runner.KindOf(err), "plugin %s: %w", name, err).WithHint("%s", runner.HintOf(err))
+		}
+		return errors.Join(f(s), s.plugin.Close())
+	})
 }
 
 // refuse notes an answer that was not used, unless the plugin does not do that
@@ -76,26 +66,19 @@ func (s *consulted) refuse(err error) {
 	}
 }
 
-// place asks where workers run, and moves them there.
-func (s *consulted) place(ctx context.Context, p plan.Plan, from planned, t simulate.Trace) (plan.Plan, error) {
+// place asks where workers run, and moves them there, as a run does: what is
+// refused leaves them where they are.
+func (s *consulted) place(ctx context.Context, p plan.Plan, from planned, t simulate.Trace) plan.Plan {
 	if s.plugin == nil || !s.plugin.Can(scheduler.Place) {
-		return p, nil
+		return p
 	}
-	q := up.Placing{Config: from.config, Plan: p, Machine: from.machine, Costs: t}.Request()
-	answer, err := s.plugin.Place(ctx, q)
+	moved, err := up.Placing{Config: from.config, Plan: p, Machine: from.machine, Costs: t}.Ask(ctx, s.plugin)
 	if err != nil {
 		s.refuse(err)
-		return p, nil
-	}
-	on := map[runner.Worker]string{}
-	for _, x := range answer {
-		on[x.Worker] = x.Device
+		return p
 	}
 	s.made.PlacedBy = s.made.Name
-	if from.config.Workers.Device == "cpu" {
-		return p, nil // there is one device, and the answer was checked
-	}
-	return p.Moved(from.config, from.machine, on)
+	return moved
 }
 
 // decide has the scheduler arrange the trace's rows, each as a sample of its

@@ -1,13 +1,8 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -15,9 +10,6 @@ import (
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler/contract"
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner"
-	"github.com/dflash-runner/dflash-runner/runner/admin"
-	"github.com/dflash-runner/dflash-runner/runner/config"
-	"github.com/dflash-runner/dflash-runner/runner/pyenv"
 )
 
 func (c *cli) pluginsCommand() *cobra.Command {
@@ -221,113 +213,4 @@ func (c *cli) pluginsTest() *cobra.Command {
 	from.flags(cmd)
 	extra.flags(cmd)
 	return cmd
-}
-
-// extras are what a program on the command line is started with.
-type extras struct{ args, files []string }
-
-func (x *extras) flags(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&x.args, "arg", nil, "argument of the program; may be given again")
-	cmd.Flags().StringArrayVar(&x.files, "beside", nil, "file that it reads as code, put beside it; may be given again")
-}
-
-// withPlugin finds the plugin that an argument names, by its name in the
-// configuration or by its path, and gives it a directory to run in.
-func (c *cli) withPlugin(cmd *cobra.Command, from source, named []string, extra extras, f func(host.Entry, host.Options) error) error {
-	if len(named) == 0 {
-		return lacking(cmd, "%s: want a plugin's path or name, got none", cmd.CommandPath())
-	}
-	loaded, err := c.load(cmd, from)
-	if err != nil {
-		return err
-	}
-	e, err := entryOf(loaded, named[0], extra)
-	if err != nil {
-		return err
-	}
-	dir, release, err := admin.OwnedDirectory("")
-	if err != nil {
-		return err
-	}
-	o := host.Defaults()
-	o.Directory, o.Environ, o.Start, o.Call = dir, os.Environ(), loaded.Scheduler.Start.D(), loaded.Scheduler.Deadline.D()
-	giveBack, err := c.borrow(cmd.Context(), loaded, e, &o)
-	if err == nil {
-		log := filepath.Join(dir, "plugin.log")
-		o.LogPath = func(int) string { return log }
-		err = errors.Join(f(e, o), giveBack())
-		if err != nil || c.code != 0 {
-			c.showLog(log)
-		}
-	}
-	if closing := release(); err == nil {
-		err = closing
-	}
-	return err
-}
-
-// shownLines is how much of what a plugin printed is shown where it failed.
-const shownLines = 24
-
-// showLog shows the end of what a plugin printed: a traceback names the line.
-func (c *cli) showLog(path string) {
-	text, err := os.ReadFile(path)
-	if err != nil || len(text) == 0 {
-		return // it never started, or printed nothing
-	}
-	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
-	for _, line := range lines[max(0, len(lines)-shownLines):] {
-		c.tell("plugin", fmt.Sprintf("%.200s", strings.Map(printable, line)))
-	}
-}
-
-// printable keeps a stranger's line from steering a terminal.
-func printable(r rune) rune {
-	if unicode.IsPrint(r) || r == '\t' {
-		return r
-	}
-	return '?'
-}
-
-// borrow gives a Python script that names no interpreter the workers' Python,
-// and makes its environment where there is none. It is used until giveBack.
-func (c *cli) borrow(ctx context.Context, loaded *config.Config, e host.Entry, o *host.Options) (giveBack func() error, err error) {
-	if !e.Borrows() {
-		return func() error { return nil }, nil
-	}
-	env, err := pyenv.Ensure(ctx, pyenv.Worker("", loaded.Python.Interpreter), func(p pyenv.Progress) {
-		if p.Stage != "check" && p.Message != "" {
-			c.tell("environment", p.Message)
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	o.Python = env.Python
-	return env.Close, nil
-}
-
-// entryOf is the catalog's entry of a name, or a program as it is now.
-func entryOf(c *config.Config, named string, extra extras) (host.Entry, error) {
-	for _, p := range c.Scheduler.Plugins {
-		if p.Name == named {
-			if n := len(extra.args) + len(extra.files); n > 0 {
-				return host.Entry{}, usage("plugin %s: want no --arg or --beside for a plugin of the configuration, got %d", named, n)
-			}
-			return up.Catalog(p), nil
-		}
-	}
-	if !strings.ContainsRune(named, filepath.Separator) {
-		return host.Entry{}, runner.Errorf(runner.NotFound, "find plugin %s: the configuration does not name it", named).WithHint("a program is named by its path: ./%s", named)
-	}
-	e, err := host.Pin(named, extra.args...)
-	for _, path := range extra.files {
-		if err != nil {
-			break
-		}
-		var beside host.Entry
-		beside, err = host.Pin(path)
-		e.Files = append(e.Files, beside.Program)
-	}
-	return e, err
 }

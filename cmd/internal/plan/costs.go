@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -126,7 +125,7 @@ func isSummary(text []byte) bool {
 // are those of all its lives, so their ratio alone is used.
 func measured(text []byte, t simulate.Trace) (simulate.Trace, error) {
 	var s admin.Summary
-	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&s); err != nil {
+	if err := json.Unmarshal(text, &s); err != nil {
 		return t, runner.Errorf(runner.Invalid, "read summary: %w", err)
 	}
 	rows, drafters, bucket := 0.0, 0.0, t.Shape.Bucket

@@ -9,7 +9,6 @@ import (
 	"github.com/dflash-runner/dflash-runner/cmd/internal/plan"
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
-	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 )
@@ -32,30 +31,20 @@ func (u *up) place(ctx context.Context) {
 	u.note("placement", u.placedAs())
 }
 
-// askPlace asks, and moves the plan to the answer. A placement that the plan
-// cannot be made for is a bad answer too.
+// askPlace asks, and moves the plan to the answer.
 func (u *up) askPlace(ctx context.Context) error {
 	by, err := u.placing()
 	if err != nil {
 		return err
 	}
-	answer, err := u.plugin.Place(ctx, by.Request())
-	if err != nil {
-		if errors.Is(err, host.ErrAbsent) {
-			return errors.New("it ended before it was asked")
-		}
-		return err
+	moved, err := by.Ask(ctx, u.plugin)
+	if errors.Is(err, host.ErrAbsent) {
+		return errors.New("it ended before it was asked")
 	}
-	at := map[runner.Worker]string{}
-	for _, p := range answer {
-		at[p.Worker] = p.Device
+	if err == nil {
+		u.plan = moved
 	}
-	moved, err := u.plan.Moved(u.config, u.has, at)
-	if err != nil {
-		return err
-	}
-	u.plan = moved
-	return nil
+	return err
 }
 
 // placing is what this run's plugin is asked to place by.

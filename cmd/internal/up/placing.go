@@ -1,8 +1,11 @@
 package up
 
 import (
+	"context"
+
 	"github.com/dflash-runner/dflash-runner/cmd/internal/plan"
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/config"
@@ -24,6 +27,20 @@ type Placing struct {
 	Machine plan.Machine
 	GPUs    []doctor.GPU   // with all their memory; empty: the machine's is all
 	Costs   simulate.Trace // what work takes
+}
+
+// Ask has a plugin place, and gives the plan with workers where it says. A
+// placement that the plan cannot be made for is a bad answer too.
+func (p Placing) Ask(ctx context.Context, by *host.Plugin) (plan.Plan, error) {
+	answer, err := by.Place(ctx, p.Request())
+	if err != nil {
+		return p.Plan, err
+	}
+	at := map[runner.Worker]string{}
+	for _, x := range answer {
+		at[x.Worker] = x.Device
+	}
+	return p.Plan.Moved(p.Config, p.Machine, at)
 }
 
 // Request gives the devices that may be used, what the plan reckons that each

@@ -41,6 +41,15 @@ func Catalog(p config.Plugin) host.Entry {
 	return e
 }
 
+// Hosting gives what a configuration bears of its plugin; where it runs and logs
+// is for the caller to add.
+func Hosting(c *config.Config) host.Options {
+	s, o := &c.Scheduler, host.Defaults()
+	o.Seed, o.Environ, o.Start, o.Call, o.Strikes = c.Run.Seed, os.Environ(), s.Start.D(), s.Deadline.D(), s.Strikes
+	o.Backoff = host.Backoff{Min: s.BackoffMin.D(), Max: s.BackoffMax.D()}
+	return o
+}
+
 // startPlugin starts the plugin that the configuration uses, if any, before any
 // worker. Without one that is required the run does not begin; without another
 // the built-in goes on alone, and the run is degraded.
@@ -54,12 +63,11 @@ func (u *up) startPlugin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o := host.Options{Directory: dir, Seed: u.config.Run.Seed, Start: s.Start.D(), Call: s.Deadline.D(), Strikes: s.Strikes, Environ: os.Environ(), Python: u.python.interpreter, Staged: u.options.staged, Flush: host.Defaults().Flush,
-		Backoff: host.Backoff{Min: s.BackoffMin.D(), Max: s.BackoffMax.D()}, Changed: u.pluginChanged,
-		LogPath: func(start int) string {
-			return u.dir.join("logs", fmt.Sprintf("scheduler-%s.%d.log", entry.Name, start))
-		}}
-	o.Python = u.python.interpreter
+	o := Hosting(u.config)
+	o.Directory, o.Python, o.Staged, o.Changed = dir, u.python.interpreter, u.options.staged, u.pluginChanged
+	o.LogPath = func(start int) string {
+		return u.dir.join("logs", fmt.Sprintf("scheduler-%s.%d.log", entry.Name, start))
+	}
 	p, err := host.Start(ctx, Catalog(*entry), o)
 	if err != nil {
 		err = u.pluginError(entry.Name, at, err)
