@@ -16,7 +16,7 @@ import (
 
 // stream is where the questions of one kind are asked that are asked often. A
 // message on an open stream costs about half of a call. It is opened by the
-// first question, and ends with the process.
+// first question, and ends with the connection.
 type stream struct {
 	mu   sync.Mutex // held from a question to its answer; guards below
 	open schedulerv1.Scheduler_AskClient
@@ -31,7 +31,7 @@ func (p *process) arrange(ctx context.Context, q *schedulerv1.ArrangeRequest, op
 		return p.ask.Arrange(ctx, q, opt)
 	}
 	defer p.arranging.mu.Unlock()
-	a, err := p.arranging.asked(ctx, p, &schedulerv1.Question{Question: &schedulerv1.Question_Arrange{Arrange: q}})
+	a, err := p.arranging.asked(ctx, p.ask, &schedulerv1.Question{Question: &schedulerv1.Question_Arrange{Arrange: q}})
 	return a.GetArrange(), err
 }
 
@@ -41,19 +41,19 @@ func (p *process) assign(ctx context.Context, q *schedulerv1.AssignRequest, opt 
 		return p.ask.Assign(ctx, q, opt)
 	}
 	defer p.assigning.mu.Unlock()
-	a, err := p.assigning.asked(ctx, p, &schedulerv1.Question{Question: &schedulerv1.Question_Assign{Assign: q}})
+	a, err := p.assigning.asked(ctx, p.ask, &schedulerv1.Question{Question: &schedulerv1.Question_Assign{Assign: q}})
 	return a.GetAssign(), err
 }
 
 // asked asks and waits until the end of ctx, which has a deadline. A stream that
 // gave anything but the answer is dropped: what it still brings goes nowhere.
 // Under the lock.
-func (s *stream) asked(ctx context.Context, p *process, q *schedulerv1.Question) (*schedulerv1.Answer, error) {
+func (s *stream) asked(ctx context.Context, ask schedulerv1.SchedulerClient, q *schedulerv1.Question) (*schedulerv1.Answer, error) {
 	if s.drop == nil {
-		s.life, s.drop = context.WithCancel(p.life)
+		s.life, s.drop = context.WithCancel(context.Background()) // until the connection ends
 	}
 	giveUp := context.AfterFunc(ctx, s.drop) // frees what waits below
-	a, err := s.exchange(ctx, p.ask, q)
+	a, err := s.exchange(ctx, ask, q)
 	if !giveUp() || err != nil {
 		s.drop()
 		s.open, s.drop = nil, nil

@@ -48,8 +48,6 @@ type process struct {
 	info    *schedulerv1.InfoReply
 	can     map[scheduler.Capability]bool
 
-	life      context.Context    // of its streams
-	hangUp    context.CancelFunc // ends life; nil until it is connected
 	arranging stream
 	assigning stream
 }
@@ -201,7 +199,6 @@ func (p *process) connect() error {
 		return runner.Errorf(runner.Internal, "dispense plugin: %w", err)
 	}
 	p.ask = schedulerv1.NewSchedulerClient(raw.(*grpc.ClientConn))
-	p.life, p.hangUp = context.WithCancel(context.Background()) // until stop
 	return nil
 }
 
@@ -253,9 +250,6 @@ func (p *process) kill() {
 
 // stop asks the process to end, ends it, and removes its directory.
 func (p *process) stop() (err error) {
-	if p.hangUp != nil {
-		p.hangUp() // else the plugin waits for them to end
-	}
 	if p.client != nil && p.hosted != nil {
 		gone := make(chan struct{})
 		go func() { // ends with go-plugin's kill: the process's end frees it
