@@ -181,7 +181,7 @@ func TestPanicIsOneQuestionsError(t *testing.T) {
 	o := options(t)
 	p := started(t, "panics", o)
 	pid := p.State().Pid
-	const says = "the plugin panicked: assignment to entry in nil map"
+	const says = "the plugin panicked: the loss is not known"
 	if _, err := p.Arrange(t.Context(), ask()); err == nil || !strings.Contains(err.Error(), says) || runner.KindOf(err) != runner.Internal {
 		t.Errorf("got %v", err)
 	}
