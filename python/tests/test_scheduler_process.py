@@ -333,6 +333,20 @@ def test_sigterm_ends_it_in_order(host: Host) -> None:
     assert errors.endswith("left in order\n")
 
 
+ELSEWHERE = """
+import signal, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # of this thread and those it starts
+"""
+
+
+def test_sigterm_ends_it_whichever_thread_takes_it(tmp_path: Path) -> None:
+    with hosted(tmp_path, ELSEWHERE + PLUGIN) as host:
+        host.process.send_signal(signal.SIGTERM)
+        code, errors = host.ended()
+        assert (code, errors) == (0, "imported left in order\n")
+
+
 PARENT = """
 import os, subprocess, sys
 child = subprocess.Popen(sys.argv[1:], pass_fds=[int(os.environ["DFLASH_RUNNER_PAIR_FD"])])
