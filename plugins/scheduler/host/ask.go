@@ -84,8 +84,9 @@ func (s *stream) exchange(ctx context.Context, ask schedulerv1.SchedulerClient, 
 		return nil, runner.Errorf(runner.Unavailable, "it ended the stream of questions")
 	case err != nil:
 		return nil, err
-	case !time.Now().Before(until): // the timer may be late
-		return nil, context.DeadlineExceeded
+	case !time.Now().Before(until): // the timer is late itself
+		<-ctx.Done()
+		return nil, ctx.Err()
 	case a.GetNumber() != q.Number:
 		return nil, runner.Errorf(runner.Invalid, "want an answer to question %d, got one to %d, which is not asked", q.Number, a.GetNumber())
 	}

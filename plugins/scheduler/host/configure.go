@@ -111,7 +111,7 @@ func call(ctx context.Context, o Options, what string, f func(context.Context, g
 		return nil
 	case ctx.Err() != nil:
 		return runner.Errorf(runner.Canceled, "%s: %w", what, context.Cause(ctx))
-	case timed.Err() != nil, errors.Is(err, context.DeadlineExceeded), len(trailer.Get(scheduler.KindTrailer)) == 0 && (status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded): // the plugin's side may count first
+	case timed.Err() != nil, len(trailer.Get(scheduler.KindTrailer)) == 0 && (status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded): // the plugin's side may count first
 		return runner.Errorf(runner.Unavailable, "%s: no answer within %s", what, o.Call)
 	}
 	return said(what, err, trailer)

@@ -24,7 +24,7 @@ COOKIE_VALUE = "5b1f0c6e9d274a83"
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 32 << 20
 ORPHAN_EXIT_CODE = 75
-_THREADS = 16  # one holds the standard output stream for life, one the events
+_THREADS = 16  # held for life: standard output's, the events', two streams of questions
 _STOP_GRACE_S = 0.5
 _WINDOW_BYTES = 4 << 20  # of a question that may be under way
 
