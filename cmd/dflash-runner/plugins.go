@@ -165,7 +165,7 @@ func (c *cli) printDescription(d described) error {
 	for _, x := range d.Capabilities {
 		can = append(can, string(x))
 	}
-	if err := c.print("%s %s\n  %-8s %s\n  %-8s %s\n  %-8s %v\n  %-8s %s\n", d.Name, d.Version, "path", d.Path, "sha256", d.SHA256, "API", d.APIVersions, "can", strings.Join(can, ", ")); err != nil {
+	if err := c.print("%s %s\n  %-8s %s\n  %-8s %s\n  %-8s %v\n  %-8s %s\n  %-8s %s\n", d.Name, d.Version, "path", d.Path, "sha256", d.SHA256, "API", d.APIVersions, "can", strings.Join(can, ", "), "asked", d.Asked); err != nil {
 		return err
 	}
 	if d.Interpreter != "" {

@@ -109,7 +109,21 @@
 // and never wrong.
 //
 // An [Error] tells the host why a plugin gives no answer; any other error is of
-// kind internal.
+// kind internal. So is a panic: it is the end of its question alone, and its trace
+// goes to the log.
+//
+// # How questions travel
+//
+// Serve sees to this; it concerns who writes an SDK. Arrange and Assign are asked
+// often, and a call costs twice what a message on an open stream does. Where Info
+// offers Ask, the host opens a stream for each of the two with its first question,
+// and asks one question at a time on it; one that comes meanwhile is asked by a
+// call, as all are where Info does not offer it. An answer carries its question's
+// number, which is drawn. A stream is dropped when its answer is late, when it
+// breaks, and when it brings another number or a reply of another kind; the next
+// question opens another. What nobody asked for is found, and is a strike, when
+// the next question is asked. `dflash-runner plugins describe` says which way a
+// plugin is asked.
 //
 // # Printing
 //

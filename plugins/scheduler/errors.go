@@ -59,15 +59,21 @@ func code(k runner.Kind) codes.Code {
 	return codes.Internal
 }
 
-// tell turns a plugin's error into what travels.
-func tell(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
-	}
+// reason gives the kind and hint of a plugin's error.
+func reason(err error) *Error {
 	var own *Error
 	if !errors.As(err, &own) {
 		own = &Error{Kind: runner.KindOf(err), Hint: runner.HintOf(err)}
 	}
+	return own
+}
+
+// tell turns a plugin's error into what travels as the end of a call.
+func tell(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	own := reason(err)
 	trailer := metadata.Pairs(KindTrailer, own.Kind.String())
 	if own.Hint != "" {
 		trailer.Append(HintTrailer, own.Hint)

@@ -44,7 +44,8 @@ func Serve(s Scheduler) {
 		Plugins:         plugin.PluginSet{PluginName: &served{scheduler: s}},
 		Logger:          hclog.NewNullLogger(),
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
-			return grpc.NewServer(append(options, grpc.MaxRecvMsgSize(MaxMessage), grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window))...)
+			return grpc.NewServer(append(options, grpc.MaxRecvMsgSize(MaxMessage), grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window),
+				grpc.UnaryInterceptor(answer))...)
 		},
 	})
 }

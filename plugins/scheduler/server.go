@@ -10,7 +10,8 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 )
 
-// server answers the host with a Scheduler's words.
+// server answers the host with a Scheduler's words. Its errors are as the plugin
+// gave them: answer and Ask turn them into what travels.
 type server struct {
 	schedulerv1.UnimplementedSchedulerServer
 	scheduler Scheduler
@@ -40,14 +41,14 @@ func able(s Scheduler) (all []Capability) {
 }
 
 // lacks is the answer to a question that the plugin did not offer to answer.
-func lacks(ctx context.Context, c Capability) error {
-	return tell(ctx, Errorf(runner.NotFound, "%s: this plugin does not do that", c))
+func lacks(c Capability) error {
+	return Errorf(runner.NotFound, "%s: this plugin does not do that", c)
 }
 
 // Info implements schedulerv1.SchedulerServer.
 func (s *server) Info(context.Context, *schedulerv1.InfoRequest) (*schedulerv1.InfoReply, error) {
 	i := s.scheduler.Info()
-	out := &schedulerv1.InfoReply{Name: i.Name, Version: i.Version, ApiVersions: []uint32{APIVersion}}
+	out := &schedulerv1.InfoReply{Name: i.Name, Version: i.Version, ApiVersions: []uint32{APIVersion}, Ask: true}
 	for _, c := range able(s.scheduler) {
 		out.Capabilities = append(out.Capabilities, capabilities[c])
 	}
@@ -55,12 +56,12 @@ func (s *server) Info(context.Context, *schedulerv1.InfoRequest) (*schedulerv1.I
 }
 
 // ConfigSchema implements schedulerv1.SchedulerServer.
-func (s *server) ConfigSchema(ctx context.Context, _ *schedulerv1.ConfigSchemaRequest) (*schedulerv1.ConfigSchemaReply, error) {
+func (s *server) ConfigSchema(_ context.Context, _ *schedulerv1.ConfigSchemaRequest) (*schedulerv1.ConfigSchemaReply, error) {
 	out := &schedulerv1.ConfigSchemaReply{}
 	for _, f := range s.scheduler.Schema() {
 		p, err := f.proto()
 		if err != nil {
-			return nil, tell(ctx, err)
+			return nil, err
 		}
 		out.Fields = append(out.Fields, p)
 	}
@@ -70,25 +71,25 @@ func (s *server) ConfigSchema(ctx context.Context, _ *schedulerv1.ConfigSchemaRe
 // Configure implements schedulerv1.SchedulerServer.
 func (s *server) Configure(ctx context.Context, q *schedulerv1.ConfigureRequest) (*schedulerv1.ConfigureReply, error) {
 	if v := q.GetApiVersion(); v != APIVersion {
-		return nil, tell(ctx, Errorf(runner.Invalid, "configure: want API version %d, got %d", APIVersion, v))
+		return nil, Errorf(runner.Invalid, "configure: want API version %d, got %d", APIVersion, v)
 	}
 	err := s.scheduler.Configure(ctx, Config{Seed: q.GetSeed(), raw: q.GetConfig()})
-	return &schedulerv1.ConfigureReply{}, tell(ctx, err)
+	return &schedulerv1.ConfigureReply{}, err
 }
 
 // Arrange implements schedulerv1.SchedulerServer.
 func (s *server) Arrange(ctx context.Context, q *schedulerv1.ArrangeRequest) (*schedulerv1.ArrangeReply, error) {
 	a, ok := s.scheduler.(Arranger)
 	if !ok {
-		return nil, lacks(ctx, Arrange)
+		return nil, lacks(Arrange)
 	}
 	in, err := arrangeRequest(q)
 	if err != nil {
-		return nil, tell(ctx, err)
+		return nil, err
 	}
 	samples, err := a.Arrange(ctx, in)
 	if err != nil {
-		return nil, tell(ctx, err)
+		return nil, err
 	}
 	out := &schedulerv1.ArrangeReply{Samples: make([]uint32, len(samples))}
 	for i, x := range samples {
@@ -101,21 +102,21 @@ func (s *server) Arrange(ctx context.Context, q *schedulerv1.ArrangeRequest) (*s
 func (s *server) Assign(ctx context.Context, q *schedulerv1.AssignRequest) (*schedulerv1.AssignReply, error) {
 	a, ok := s.scheduler.(Assigner)
 	if !ok {
-		return nil, lacks(ctx, Assign)
+		return nil, lacks(Assign)
 	}
 	in := AssignRequest{Row: runner.Row(q.GetRow()), Bucket: q.GetBucket(), Tokens: q.GetTokens()}
 	for _, w := range q.GetFree() {
 		in.Free = append(in.Free, workerOf(w))
 	}
 	target, err := a.Assign(ctx, in)
-	return &schedulerv1.AssignReply{Target: protoWorker(target)}, tell(ctx, err)
+	return &schedulerv1.AssignReply{Target: protoWorker(target)}, err
 }
 
 // Place implements schedulerv1.SchedulerServer.
 func (s *server) Place(ctx context.Context, q *schedulerv1.PlaceRequest) (*schedulerv1.PlaceReply, error) {
 	p, ok := s.scheduler.(Placer)
 	if !ok {
-		return nil, lacks(ctx, Place)
+		return nil, lacks(Place)
 	}
 	in := PlaceRequest{Devices: devicesOf(q.GetDevices()), Colocate: q.GetColocate()}
 	for _, n := range q.GetNeeds() {
@@ -126,7 +127,7 @@ func (s *server) Place(ctx context.Context, q *schedulerv1.PlaceRequest) (*sched
 	for _, x := range placements {
 		out.Placements = append(out.Placements, &schedulerv1.Placement{Worker: protoWorker(x.Worker), Device: x.Device})
 	}
-	return out, tell(ctx, err)
+	return out, err
 }
 
 var decisions = map[Decision]schedulerv1.Decision{Restart: schedulerv1.Decision_DECISION_RESTART, Replace: schedulerv1.Decision_DECISION_REPLACE,
@@ -136,18 +137,18 @@ var decisions = map[Decision]schedulerv1.Decision{Restart: schedulerv1.Decision_
 func (s *server) OnFailure(ctx context.Context, q *schedulerv1.OnFailureRequest) (*schedulerv1.OnFailureReply, error) {
 	j, ok := s.scheduler.(FailureJudge)
 	if !ok {
-		return nil, lacks(ctx, OnFailure)
+		return nil, lacks(OnFailure)
 	}
 	v, err := j.OnFailure(ctx, FailureRequest{Worker: workerOf(q.GetWorker()), Device: q.GetDevice(), Cause: runner.Cause(q.GetCause()),
 		Message: q.GetMessage(), Deaths: q.GetDeaths(), Budget: q.GetBudget(), Devices: devicesOf(q.GetDevices())})
-	return &schedulerv1.OnFailureReply{Decision: decisions[v.Decision], Device: v.Device, Reason: v.Reason}, tell(ctx, err)
+	return &schedulerv1.OnFailureReply{Decision: decisions[v.Decision], Device: v.Device, Reason: v.Reason}, err
 }
 
 // Observe implements schedulerv1.SchedulerServer.
 func (s *server) Observe(stream schedulerv1.Scheduler_ObserveServer) error {
 	o, ok := s.scheduler.(Observer)
 	if !ok {
-		return lacks(stream.Context(), Observe)
+		return tell(stream.Context(), lacks(Observe))
 	}
 	for {
 		e, err := stream.Recv()

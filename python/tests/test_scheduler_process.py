@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import select
 import signal
 import subprocess
@@ -23,7 +24,7 @@ DEADLINE_S = 60.0
 PYTHON = Path(__file__).resolve().parents[1]
 PAIRS = PYTHON / "tests" / "pairs"  # made for these tests; a run's are its host's
 PLUGIN = """
-import sys, threading
+import sys, threading, time
 from dflash_runner import scheduler
 
 print("imported", end=" ")  # stays in the buffer until the handshake is over
@@ -37,6 +38,16 @@ class Mine(scheduler.Scheduler):
             threading.Event().wait()
         if request.count == 9:
             sys.exit(9)
+        if request.count == 6:
+            raise KeyError("six")
+        if request.count == 5:
+            print("soon" if request.deadline.remaining_s <= 0.02 else "later")
+            while not request.deadline.over:
+                time.sleep(0.001)
+        if request.count == 4:
+            while not request.deadline.over:
+                time.sleep(0.001)
+            print("not wanted" if request.deadline.remaining_s else "too late", flush=True)
         if request.count == 8:
             raise scheduler.Error(scheduler.Kind.EXHAUSTED, "no samples: \\u00fc", hint="w\\u00e4it")
         return scheduler.first(request)
@@ -131,6 +142,38 @@ def arrange(channel: grpc.Channel, count: int) -> Any:
     return call.future(message, timeout=DEADLINE_S)
 
 
+def question(number: int, count: int, deadline_ms: int = 60_000) -> Any:
+    pool = pb.Pool(sample=[4, 5], tokens=[1, 1], supervised=[1, 1], anchors=[1, 1], source=[0, 0])
+    message = pb.ArrangeRequest(
+        epoch=1, count=count, left=2, total=2, pool=pool, sources=[pb.Source(name="a")]
+    )
+    return pb.Question(number=number, deadline_ms=deadline_ms, arrange=message)
+
+
+class Stream:
+    """A stream of questions, one at a time."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        call = channel.stream_stream(
+            f"/{calls.SERVICE}/Ask", pb.Question.SerializeToString, pb.Answer.FromString
+        )
+        self._questions = queue.SimpleQueue()
+        self.call = call(iter(self._questions.get, None), timeout=DEADLINE_S)
+
+    def ask(self, question: Any) -> Any:
+        """The next answer."""
+        self.send(question)
+        return next(self.call)
+
+    def send(self, question: Any) -> None:
+        """Ask without waiting."""
+        self._questions.put(question)
+
+    def close(self) -> None:
+        """End it, as a host may."""
+        self._questions.put(None)
+
+
 def raw(channel: grpc.Channel, method: str, request: bytes = b"") -> bytes:
     return channel.unary_unary(method)(request, timeout=DEADLINE_S)
 
@@ -172,6 +215,62 @@ def test_an_error_has_its_kind_and_hint(host: Host) -> None:
         code, errors = host.ended()
         assert code == 0
         assert "Traceback" not in errors  # what a plugin says on purpose is no accident
+
+
+def test_questions_of_a_stream_are_answered_each(host: Host) -> None:
+    """An error, an exception and an unknown question end neither the stream nor the process."""
+    with host.channel(host.own) as channel:
+        stream = Stream(channel)
+        answer = stream.ask(question(70_000, 1))
+        assert (answer.number, list(answer.arrange.samples)) == (70_000, [4])
+        answer = stream.ask(question(3, 8))
+        refusal = pb.Refusal(kind="exhausted", message="no samples: ü", hint="wäit")
+        assert answer == pb.Answer(number=3, refusal=refusal)
+        answer = stream.ask(question(1, 6))
+        assert answer == pb.Answer(number=1, refusal=pb.Refusal(kind="internal", message="KeyError: 'six'"))
+        answer = stream.ask(pb.Question(number=5, deadline_ms=1))
+        assert (answer.number, answer.refusal.kind) == (5, "not_found")
+        assign = pb.AssignRequest(row=1, free=[pb.Worker(role="target")])
+        answer = stream.ask(pb.Question(number=6, deadline_ms=60_000, assign=assign))
+        assert (answer.number, answer.refusal.kind) == (6, "not_found")  # this plugin assigns nothing
+        assert list(stream.ask(question(2, 2)).arrange.samples) == [4, 5]
+        stream.close()
+        assert stream.call.code() is grpc.StatusCode.OK
+        shut_down(channel)
+        code, errors = host.ended()
+        assert code == 0
+        assert errors.count("Traceback") == 1
+
+
+def test_a_questions_deadline_is_its_own(host: Host) -> None:
+    with host.channel(host.own) as channel:
+        stream = Stream(channel)
+        assert list(stream.ask(question(1, 5, deadline_ms=20)).arrange.samples) == [4, 5]
+        assert list(stream.ask(question(2, 2)).arrange.samples) == [4, 5]
+        stream.close()
+        shut_down(channel)
+        errors = host.ended()[1]
+        assert "soon\n" in errors
+
+
+def test_a_dropped_stream_tells_that_its_answer_is_not_wanted(host: Host) -> None:
+    with host.channel(host.own) as channel:
+        stream = Stream(channel)
+        stream.send(question(1, 4, deadline_ms=10_000))
+        assert host.process.stderr.readline() == "imported asked for 4\n"
+        stream.call.cancel()
+        assert host.process.stderr.readline() == "not wanted\n"
+        assert list(Stream(channel).ask(question(2, 2)).arrange.samples) == [4, 5]
+
+
+def test_an_open_stream_does_not_keep_the_process(host: Host) -> None:
+    with host.channel(host.own) as channel:
+        stream = Stream(channel)
+        assert list(stream.ask(question(1, 1)).arrange.samples) == [4]
+        shut_down(channel)
+        code, errors = host.ended()
+        assert (code, errors) == (0, "imported asked for 1\nleft in order\n")
+        stream.close()
 
 
 def test_events_come_in_order_and_an_exception_loses_one(host: Host) -> None:
@@ -232,6 +331,20 @@ def test_sigterm_ends_it_in_order(host: Host) -> None:
     code, errors = host.ended()
     assert code == 0
     assert errors.endswith("left in order\n")
+
+
+ELSEWHERE = """
+import signal, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # of this thread and those it starts
+"""
+
+
+def test_sigterm_ends_it_whichever_thread_takes_it(tmp_path: Path) -> None:
+    with hosted(tmp_path, ELSEWHERE + PLUGIN) as host:
+        host.process.send_signal(signal.SIGTERM)
+        code, errors = host.ended()
+        assert (code, errors) == (0, "imported left in order\n")
 
 
 PARENT = """

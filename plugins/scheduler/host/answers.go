@@ -22,16 +22,15 @@ func JudgeArrange(q scheduler.ArrangeRequest, samples []runner.Sample) error {
 		return fmt.Errorf("want %d samples, got %d", want, len(samples))
 	}
 	left := standing(q.Pool, samples)
-	given := make(map[runner.Sample]bool, len(samples))
 	for i, s := range samples {
-		if left[s] == 0 && given[s] {
-			return fmt.Errorf("place %d: sample %d stands there again", i, s)
-		}
-		if left[s] == 0 {
+		n, there := left[s]
+		if !there {
 			return fmt.Errorf("place %d: sample %d is not in the pool", i, s)
 		}
-		left[s]--
-		given[s] = true
+		if n == 0 {
+			return fmt.Errorf("place %d: sample %d stands there again", i, s)
+		}
+		left[s] = n - 1
 	}
 	return nil
 }

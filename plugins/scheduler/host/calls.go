@@ -32,7 +32,7 @@ func question[A any](ctx context.Context, p *Plugin, c scheduler.Capability, ask
 // Arrange asks for the next samples of an epoch.
 func (p *Plugin) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.Sample, error) {
 	return question(ctx, p, scheduler.Arrange, func(ctx context.Context, r *process, opt grpc.CallOption) ([]runner.Sample, error) {
-		reply, err := r.ask.Arrange(ctx, arrangeMessage(q), opt)
+		reply, err := r.arrange(ctx, arrangeMessage(q), opt)
 		out := make([]runner.Sample, len(reply.GetSamples()))
 		for i, s := range reply.GetSamples() {
 			out[i] = runner.Sample(s)
@@ -48,7 +48,7 @@ func (p *Plugin) Assign(ctx context.Context, q scheduler.AssignRequest) (runner.
 		for _, w := range q.Free {
 			m.Free = append(m.Free, workerMessage(w))
 		}
-		reply, err := r.ask.Assign(ctx, m, opt)
+		reply, err := r.assign(ctx, m, opt)
 		return workerOf(reply.GetTarget()), err
 	}, func(w runner.Worker) error { return JudgeAssign(q, w) })
 }

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"unicode"
@@ -112,16 +113,33 @@ func call(ctx context.Context, o Options, what string, f func(context.Context, g
 		return nil
 	case ctx.Err() != nil:
 		return runner.Errorf(runner.Canceled, "%s: %w", what, context.Cause(ctx))
-	case timed.Err() != nil, trailer.Len() == 0 && (status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded): // the plugin's side may count first
+	case timed.Err() != nil, len(trailer.Get(scheduler.KindTrailer)) == 0 && (status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded): // the plugin's side may count first
 		return runner.Errorf(runner.Unavailable, "%s: no answer within %s", what, o.Call)
 	}
-	kind := runner.Unavailable
+	return said(what, err, trailer)
+}
+
+// said gives an error of a plugin, which it told at the end of a call or on a
+// stream, or which is ours about a stream.
+func said(what string, err error, trailer metadata.MD) error {
+	var ours *runner.Error
+	if errors.As(err, &ours) {
+		return runner.Errorf(ours.Kind, "%s: %w", what, ours)
+	}
+	kind, message, hint := runner.Unavailable, status.Convert(err).Message(), ""
 	if names := trailer.Get(scheduler.KindTrailer); len(names) == 1 {
 		kind, _ = runner.ParseKind(names[0])
 	}
-	e := runner.Errorf(kind, "%s: %.400q", what, status.Convert(err).Message())
 	if hints := trailer.Get(scheduler.HintTrailer); len(hints) == 1 {
-		e = e.WithHint("%.400s", hints[0])
+		hint = hints[0]
+	}
+	if own := (refusal{}); errors.As(err, &own) {
+		kind, _ = runner.ParseKind(own.GetKind())
+		message, hint = own.GetMessage(), own.GetHint()
+	}
+	e := runner.Errorf(kind, "%s: %.400q", what, message)
+	if hint != "" {
+		e = e.WithHint("%.400s", hint)
 	}
 	return e
 }

@@ -13,8 +13,15 @@ type Description struct {
 	Version      string                 `json:"version"`
 	APIVersions  []uint32               `json:"api_versions"`
 	Capabilities []scheduler.Capability `json:"capabilities"`
+	Asked        string                 `json:"asked"` // Arrange and Assign: OnStreams or ByCalls
 	Config       []Key                  `json:"config"`
 }
+
+// How a plugin is asked what is asked often.
+const (
+	OnStreams = "on streams" // one for each kind of question
+	ByCalls   = "by calls"   // of an SDK that has no streams
+)
 
 // Key is one key of a plugin's configuration.
 type Key struct {
@@ -42,7 +49,10 @@ func Describe(ctx context.Context, e Entry, o Options) (d Description, err error
 	if err != nil {
 		return d, err
 	}
-	d = Description{Name: p.info.GetName(), Version: p.info.GetVersion(), APIVersions: p.info.GetApiVersions(), Capabilities: p.capabilities()}
+	d = Description{Name: p.info.GetName(), Version: p.info.GetVersion(), APIVersions: p.info.GetApiVersions(), Capabilities: p.capabilities(), Asked: ByCalls}
+	if p.info.GetAsk() {
+		d.Asked = OnStreams
+	}
 	for _, f := range fields {
 		d.Config = append(d.Config, Key{Key: f.GetKey(), Type: typeNames[f.GetType()], Doc: f.GetDoc(), Required: f.GetRequired(), Default: plain(f.GetDefault()),
 			Min: f.Min, Max: f.Max, OneOf: f.GetOneOf()})

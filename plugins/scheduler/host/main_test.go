@@ -22,6 +22,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 3 && os.Args[1] == "plugin" && os.Args[2] == "old" {
 		becomeElder(os.Args[3:])
 	}
+	if len(os.Args) > 3 && os.Args[1] == "plugin" && os.Args[2] == "talker" {
+		becomeTalker(os.Args[3])
+	}
 	if len(os.Args) > 2 && os.Args[1] == "plugin" {
 		become(os.Args[2])
 	}
@@ -126,6 +129,8 @@ func (g good) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner
 		<-ctx.Done()
 	case "dies":
 		os.Exit(4)
+	case "panics":
+		panic("the loss is not known")
 	case "errs":
 		return nil, scheduler.Errorf(runner.Exhausted, "no samples for the moment").WithHint("wait")
 	}

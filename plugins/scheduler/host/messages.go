@@ -10,8 +10,11 @@ import (
 
 func arrangeMessage(q scheduler.ArrangeRequest) *schedulerv1.ArrangeRequest {
 	n := len(q.Pool)
-	p := &schedulerv1.Pool{Sample: make([]uint32, n), Tokens: make([]uint32, n), Supervised: make([]uint32, n), Anchors: make([]uint32, n), Source: make([]uint32, n)}
-	for i, c := range q.Pool {
+	all := make([]uint32, 5*n) // one piece of memory for the five lists
+	list := func(i int) []uint32 { return all[i*n : (i+1)*n : (i+1)*n] }
+	p := &schedulerv1.Pool{Sample: list(0), Tokens: list(1), Supervised: list(2), Anchors: list(3), Source: list(4)}
+	for i := range q.Pool {
+		c := &q.Pool[i]
 		p.Sample[i], p.Tokens[i], p.Supervised[i], p.Anchors[i], p.Source[i] = uint32(c.Sample), c.Tokens, c.Supervised, c.Anchors, uint32(c.Source)
 	}
 	m := &schedulerv1.ArrangeRequest{Epoch: q.Epoch, Count: uint32(q.Count), Left: uint64(q.Left), Total: uint64(q.Total), Pool: p}

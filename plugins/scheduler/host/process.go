@@ -47,6 +47,9 @@ type process struct {
 	version uint32 // of the API
 	info    *schedulerv1.InfoReply
 	can     map[scheduler.Capability]bool
+
+	arranging stream
+	assigning stream
 }
 
 // stub makes go-plugin hand out the raw connection.

@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -59,18 +60,19 @@ class Calls:
                 "Place": self._unary(s.place, pb.PlaceRequest),
                 "OnFailure": self._unary(s.on_failure, pb.OnFailureRequest),
                 "Observe": self._stream(s.observe, pb.Event, pb.ObserveReply),
+                "Ask": self._questions({"arrange": s.arrange, "assign": s.assign}),
             },
         )
 
     def _unary(self, answer: Callable[[Any, Deadline], Any], request: Any) -> grpc.RpcMethodHandler:
         def ask(message: Any, context: grpc.ServicerContext) -> Any:
-            return self._answer(lambda: answer(message, _deadline(context)), context)
+            return self._answer(lambda: answer(message, _deadline(context)), partial(_refuse, context))
 
         return grpc.unary_unary_rpc_method_handler(ask, request.FromString, _serialize)
 
     def _stream(self, tell: Callable[[Any], None], message: Any, reply: Any) -> grpc.RpcMethodHandler:
         def take(messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            return self._answer(lambda: each(messages, context), context)
+            return self._answer(lambda: each(messages, context), partial(_refuse, context))
 
         def each(messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
             for event in _until_gone(messages, context):
@@ -82,7 +84,24 @@ class Calls:
 
         return grpc.stream_unary_rpc_method_handler(take, message.FromString, _serialize)
 
-    def _answer(self, answer: Callable[[], Any], context: grpc.ServicerContext) -> Any:
+    def _questions(self, answers: Mapping[str, Callable[[Any, Deadline], Any]]) -> grpc.RpcMethodHandler:
+        """A stream's questions, one after another in one thread: handing each over costs as much as it."""
+
+        def reply(question: Any, context: grpc.ServicerContext) -> Any:
+            kind = question.WhichOneof("question")
+            if kind not in answers:
+                raise Error(Kind.NOT_FOUND, "ask: want arrange or assign, got another question")
+            deadline = Deadline(at_s=time.monotonic() + question.deadline_ms / 1000, wanted=context.is_active)
+            message = answers[kind](getattr(question, kind), deadline)
+            return pb.Answer(number=question.number, **{kind: message})
+
+        def ask(messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            for question in _until_gone(messages, context):
+                yield self._answer(partial(reply, question, context), partial(_refusal, question.number))
+
+        return grpc.stream_stream_rpc_method_handler(ask, pb.Question.FromString, _serialize)
+
+    def _answer(self, answer: Callable[[], Any], refuse: Callable[[Error], Any]) -> Any:
         """The answer, or a refusal that says why; the traceback goes to the plugin's log."""
         with self._lock:
             self._running += 1
@@ -91,7 +110,7 @@ class Calls:
         except Exception as error:  # noqa: BLE001 the edge: whatever a plugin raises is told
             if not isinstance(error, Error):
                 traceback.print_exc()
-            _refuse(told(error), context)
+            return refuse(told(error))
         except BaseException as error:  # noqa: BLE001 a thread's end would leave the host waiting
             _leave(error)
         finally:
@@ -125,7 +144,13 @@ def _until_gone(messages: Iterator[Any], context: grpc.ServicerContext) -> Itera
         yield message
 
 
-def _refuse(error: Error, context: grpc.ServicerContext) -> NoReturn:
+def _refusal(number: int, error: Error) -> Any:
+    """Answer a stream's question with the kind and hint of an error."""
+    refusal = pb.Refusal(kind=error.kind.label, message=error.message, hint=error.hint)
+    return pb.Answer(number=number, refusal=refusal)
+
+
+def _refuse(context: grpc.ServicerContext, error: Error) -> NoReturn:
     """End a call with the kind and hint of an error."""
     trailers: list[tuple[str, str | bytes]] = [(KIND_TRAILER, error.kind.label)]
     if error.hint:

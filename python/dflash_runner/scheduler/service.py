@@ -32,7 +32,7 @@ class Service:
             raise Error(Kind.INTERNAL, f"info: want an Info with two texts, got {info!r:.80}")
         able = [words.CAPABILITIES[c] for c in capabilities(self._scheduler)]
         return pb.InfoReply(
-            name=info.name, version=info.version, api_versions=[API_VERSION], capabilities=able
+            name=info.name, version=info.version, api_versions=[API_VERSION], capabilities=able, ask=True
         )
 
     def schema(self, _message: Any, _deadline: Deadline) -> Any:

@@ -24,7 +24,7 @@ COOKIE_VALUE = "5b1f0c6e9d274a83"
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 32 << 20
 ORPHAN_EXIT_CODE = 75
-_THREADS = 16  # one holds the standard output stream for life, one the events
+_THREADS = 16  # held for life: standard output's, the events', two streams of questions
 _STOP_GRACE_S = 0.5
 _WINDOW_BYTES = 4 << 20  # of a question that may be under way
 
@@ -47,27 +47,55 @@ def serve(scheduler: Scheduler) -> None:
     own = pair.take(os.environ)
     handshake_fd = _take_stdout()
     _end_with_the_host()
-    ended = threading.Event()
+    ending = _Ending()
     faulthandler.enable(file=2)
     for number in (
         signal.SIGINT,
         signal.SIGUSR1,
     ):  # Ctrl-C is the host's; batch systems send the other to all
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: ended.set())
+    ending.by(signal.SIGTERM)
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # fork handlers deadlock (grpc#22624)
     from dflash_runner.scheduler.calls import Calls  # after the refusal: a person waits for no import
 
     calls = Calls(scheduler)
-    server, line = _listen(calls, own, ended.set)
+    server, line = _listen(calls, own, ending.set)
     os.write(handshake_fd, line.encode() + b"\n")
     os.close(handshake_fd)
-    ended.wait()
+    ending.wait()
     server.stop(_STOP_GRACE_S).wait()
     sys.stdout.flush()
     sys.stderr.flush()
     if calls.running:  # the interpreter's end would wait for them
         os._exit(0)
+
+
+class _Ending:
+    """That the process is to end, as a byte in a pipe.
+
+    An event would not do: a signal's handler that sets it may interrupt the main thread where that
+    holds the event's lock, or right before it waits, and then waits for ever.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._numbers: tuple[int, ...] = (0,)
+
+    def set(self) -> None:
+        """End; from any thread."""
+        os.write(self._write, b"\0")
+
+    def by(self, number: int) -> None:
+        """End at a signal, which writes its number. Called by the main thread."""
+        signal.signal(number, lambda _number, _frame: None)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._numbers = (*self._numbers, number)
+
+    def wait(self) -> None:
+        """Return once it is to end; a plugin's own signals are passed over."""
+        while os.read(self._read, 1)[0] not in self._numbers:
+            pass
 
 
 def _why_no_plugin(environment: Mapping[str, str]) -> str:

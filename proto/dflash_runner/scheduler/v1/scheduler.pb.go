@@ -247,6 +247,7 @@ type InfoReply struct {
 	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`                                    // of the plugin, for people
 	ApiVersions   []uint32               `protobuf:"varint,3,rep,packed,name=api_versions,json=apiVersions,proto3" json:"api_versions,omitempty"` // that the plugin speaks; the highest common one is used
 	Capabilities  []Capability           `protobuf:"varint,4,rep,packed,name=capabilities,proto3,enum=dflash_runner.scheduler.v1.Capability" json:"capabilities,omitempty"`
+	Ask           bool                   `protobuf:"varint,5,opt,name=ask,proto3" json:"ask,omitempty"` // whether Ask is answered
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -307,6 +308,13 @@ func (x *InfoReply) GetCapabilities() []Capability {
 		return x.Capabilities
 	}
 	return nil
+}
+
+func (x *InfoReply) GetAsk() bool {
+	if x != nil {
+		return x.Ask
+	}
+	return false
 }
 
 type ConfigSchemaRequest struct {
@@ -1849,18 +1857,286 @@ func (*ObserveReply) Descriptor() ([]byte, []int) {
 	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{25}
 }
 
+// Question is one question of a stream.
+type Question struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Number     uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`                           // what its answer carries; none follows from another
+	DeadlineMs uint32                 `protobuf:"varint,2,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // how long an answer is waited for, from now
+	// Types that are valid to be assigned to Question:
+	//
+	//	*Question_Arrange
+	//	*Question_Assign
+	Question      isQuestion_Question `protobuf_oneof:"question"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Question) Reset() {
+	*x = Question{}
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Question) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Question) ProtoMessage() {}
+
+func (x *Question) ProtoReflect() protoreflect.Message {
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Question.ProtoReflect.Descriptor instead.
+func (*Question) Descriptor() ([]byte, []int) {
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Question) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Question) GetDeadlineMs() uint32 {
+	if x != nil {
+		return x.DeadlineMs
+	}
+	return 0
+}
+
+func (x *Question) GetQuestion() isQuestion_Question {
+	if x != nil {
+		return x.Question
+	}
+	return nil
+}
+
+func (x *Question) GetArrange() *ArrangeRequest {
+	if x != nil {
+		if x, ok := x.Question.(*Question_Arrange); ok {
+			return x.Arrange
+		}
+	}
+	return nil
+}
+
+func (x *Question) GetAssign() *AssignRequest {
+	if x != nil {
+		if x, ok := x.Question.(*Question_Assign); ok {
+			return x.Assign
+		}
+	}
+	return nil
+}
+
+type isQuestion_Question interface {
+	isQuestion_Question()
+}
+
+type Question_Arrange struct {
+	Arrange *ArrangeRequest `protobuf:"bytes,3,opt,name=arrange,proto3,oneof"`
+}
+
+type Question_Assign struct {
+	Assign *AssignRequest `protobuf:"bytes,4,opt,name=assign,proto3,oneof"`
+}
+
+func (*Question_Arrange) isQuestion_Question() {}
+
+func (*Question_Assign) isQuestion_Question() {}
+
+// Answer is the one answer to a question: a reply of its kind, or why there is none.
+type Answer struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of the question
+	// Types that are valid to be assigned to Answer:
+	//
+	//	*Answer_Arrange
+	//	*Answer_Assign
+	//	*Answer_Refusal
+	Answer        isAnswer_Answer `protobuf_oneof:"answer"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answer) Reset() {
+	*x = Answer{}
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answer) ProtoMessage() {}
+
+func (x *Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
+func (*Answer) Descriptor() ([]byte, []int) {
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Answer) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Answer) GetAnswer() isAnswer_Answer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+func (x *Answer) GetArrange() *ArrangeReply {
+	if x != nil {
+		if x, ok := x.Answer.(*Answer_Arrange); ok {
+			return x.Arrange
+		}
+	}
+	return nil
+}
+
+func (x *Answer) GetAssign() *AssignReply {
+	if x != nil {
+		if x, ok := x.Answer.(*Answer_Assign); ok {
+			return x.Assign
+		}
+	}
+	return nil
+}
+
+func (x *Answer) GetRefusal() *Refusal {
+	if x != nil {
+		if x, ok := x.Answer.(*Answer_Refusal); ok {
+			return x.Refusal
+		}
+	}
+	return nil
+}
+
+type isAnswer_Answer interface {
+	isAnswer_Answer()
+}
+
+type Answer_Arrange struct {
+	Arrange *ArrangeReply `protobuf:"bytes,2,opt,name=arrange,proto3,oneof"`
+}
+
+type Answer_Assign struct {
+	Assign *AssignReply `protobuf:"bytes,3,opt,name=assign,proto3,oneof"`
+}
+
+type Answer_Refusal struct {
+	Refusal *Refusal `protobuf:"bytes,4,opt,name=refusal,proto3,oneof"`
+}
+
+func (*Answer_Arrange) isAnswer_Answer() {}
+
+func (*Answer_Assign) isAnswer_Answer() {}
+
+func (*Answer_Refusal) isAnswer_Answer() {}
+
+// Refusal says why there is no answer.
+type Refusal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // of an error, as a call's trailer names it
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	Hint          string                 `protobuf:"bytes,3,opt,name=hint,proto3" json:"hint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refusal) Reset() {
+	*x = Refusal{}
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refusal) ProtoMessage() {}
+
+func (x *Refusal) ProtoReflect() protoreflect.Message {
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
+func (*Refusal) Descriptor() ([]byte, []int) {
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Refusal) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Refusal) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Refusal) GetHint() string {
+	if x != nil {
+		return x.Hint
+	}
+	return ""
+}
+
 var File_dflash_runner_scheduler_v1_scheduler_proto protoreflect.FileDescriptor
 
 const file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\n" +
 	"*dflash_runner/scheduler/v1/scheduler.proto\x12\x1adflash_runner.scheduler.v1\"0\n" +
 	"\vInfoRequest\x12!\n" +
-	"\fapi_versions\x18\x01 \x03(\rR\vapiVersions\"\xa8\x01\n" +
+	"\fapi_versions\x18\x01 \x03(\rR\vapiVersions\"\xba\x01\n" +
 	"\tInfoReply\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12!\n" +
 	"\fapi_versions\x18\x03 \x03(\rR\vapiVersions\x12J\n" +
-	"\fcapabilities\x18\x04 \x03(\x0e2&.dflash_runner.scheduler.v1.CapabilityR\fcapabilities\"\x15\n" +
+	"\fcapabilities\x18\x04 \x03(\x0e2&.dflash_runner.scheduler.v1.CapabilityR\fcapabilities\x12\x10\n" +
+	"\x03ask\x18\x05 \x01(\bR\x03ask\"\x15\n" +
 	"\x13ConfigSchemaRequest\"N\n" +
 	"\x11ConfigSchemaReply\x129\n" +
 	"\x06fields\x18\x01 \x03(\v2!.dflash_runner.scheduler.v1.FieldR\x06fields\"\x8f\x02\n" +
@@ -1974,7 +2250,25 @@ const file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x06worker\x18\x06 \x01(\v2\".dflash_runner.scheduler.v1.WorkerR\x06worker\x12\x12\n" +
 	"\x04step\x18\a \x01(\x04R\x04step\x12\x10\n" +
 	"\x03row\x18\b \x01(\x04R\x03row\"\x0e\n" +
-	"\fObserveReply*\xa0\x01\n" +
+	"\fObserveReply\"\xdc\x01\n" +
+	"\bQuestion\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12\x1f\n" +
+	"\vdeadline_ms\x18\x02 \x01(\rR\n" +
+	"deadlineMs\x12F\n" +
+	"\aarrange\x18\x03 \x01(\v2*.dflash_runner.scheduler.v1.ArrangeRequestH\x00R\aarrange\x12C\n" +
+	"\x06assign\x18\x04 \x01(\v2).dflash_runner.scheduler.v1.AssignRequestH\x00R\x06assignB\n" +
+	"\n" +
+	"\bquestion\"\xf4\x01\n" +
+	"\x06Answer\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12D\n" +
+	"\aarrange\x18\x02 \x01(\v2(.dflash_runner.scheduler.v1.ArrangeReplyH\x00R\aarrange\x12A\n" +
+	"\x06assign\x18\x03 \x01(\v2'.dflash_runner.scheduler.v1.AssignReplyH\x00R\x06assign\x12?\n" +
+	"\arefusal\x18\x04 \x01(\v2#.dflash_runner.scheduler.v1.RefusalH\x00R\arefusalB\b\n" +
+	"\x06answer\"K\n" +
+	"\aRefusal\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
+	"\x04hint\x18\x03 \x01(\tR\x04hint*\xa0\x01\n" +
 	"\n" +
 	"Capability\x12\x1a\n" +
 	"\x16CAPABILITY_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -1995,7 +2289,7 @@ const file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x14DECISION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10DECISION_RESTART\x10\x01\x12\x14\n" +
 	"\x10DECISION_REPLACE\x10\x02\x12\x11\n" +
-	"\rDECISION_STOP\x10\x032\x95\x06\n" +
+	"\rDECISION_STOP\x10\x032\xea\x06\n" +
 	"\tScheduler\x12V\n" +
 	"\x04Info\x12'.dflash_runner.scheduler.v1.InfoRequest\x1a%.dflash_runner.scheduler.v1.InfoReply\x12n\n" +
 	"\fConfigSchema\x12/.dflash_runner.scheduler.v1.ConfigSchemaRequest\x1a-.dflash_runner.scheduler.v1.ConfigSchemaReply\x12e\n" +
@@ -2004,7 +2298,8 @@ const file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\aArrange\x12*.dflash_runner.scheduler.v1.ArrangeRequest\x1a(.dflash_runner.scheduler.v1.ArrangeReply\x12\\\n" +
 	"\x06Assign\x12).dflash_runner.scheduler.v1.AssignRequest\x1a'.dflash_runner.scheduler.v1.AssignReply\x12e\n" +
 	"\tOnFailure\x12,.dflash_runner.scheduler.v1.OnFailureRequest\x1a*.dflash_runner.scheduler.v1.OnFailureReply\x12X\n" +
-	"\aObserve\x12!.dflash_runner.scheduler.v1.Event\x1a(.dflash_runner.scheduler.v1.ObserveReply(\x01BUZSgithub.com/dflash-runner/dflash-runner/proto/dflash_runner/scheduler/v1;schedulerv1b\x06proto3"
+	"\aObserve\x12!.dflash_runner.scheduler.v1.Event\x1a(.dflash_runner.scheduler.v1.ObserveReply(\x01\x12S\n" +
+	"\x03Ask\x12$.dflash_runner.scheduler.v1.Question\x1a\".dflash_runner.scheduler.v1.Answer(\x010\x01BUZSgithub.com/dflash-runner/dflash-runner/proto/dflash_runner/scheduler/v1;schedulerv1b\x06proto3"
 
 var (
 	file_dflash_runner_scheduler_v1_scheduler_proto_rawDescOnce sync.Once
@@ -2019,7 +2314,7 @@ func file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP() []byte {
 }
 
 var file_dflash_runner_scheduler_v1_scheduler_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_dflash_runner_scheduler_v1_scheduler_proto_goTypes = []any{
 	(Capability)(0),             // 0: dflash_runner.scheduler.v1.Capability
 	(Type)(0),                   // 1: dflash_runner.scheduler.v1.Type
@@ -2050,6 +2345,9 @@ var file_dflash_runner_scheduler_v1_scheduler_proto_goTypes = []any{
 	(*OnFailureReply)(nil),      // 26: dflash_runner.scheduler.v1.OnFailureReply
 	(*Event)(nil),               // 27: dflash_runner.scheduler.v1.Event
 	(*ObserveReply)(nil),        // 28: dflash_runner.scheduler.v1.ObserveReply
+	(*Question)(nil),            // 29: dflash_runner.scheduler.v1.Question
+	(*Answer)(nil),              // 30: dflash_runner.scheduler.v1.Answer
+	(*Refusal)(nil),             // 31: dflash_runner.scheduler.v1.Refusal
 }
 var file_dflash_runner_scheduler_v1_scheduler_proto_depIdxs = []int32{
 	0,  // 0: dflash_runner.scheduler.v1.InfoReply.capabilities:type_name -> dflash_runner.scheduler.v1.Capability
@@ -2071,27 +2369,34 @@ var file_dflash_runner_scheduler_v1_scheduler_proto_depIdxs = []int32{
 	14, // 16: dflash_runner.scheduler.v1.OnFailureRequest.devices:type_name -> dflash_runner.scheduler.v1.Device
 	2,  // 17: dflash_runner.scheduler.v1.OnFailureReply.decision:type_name -> dflash_runner.scheduler.v1.Decision
 	12, // 18: dflash_runner.scheduler.v1.Event.worker:type_name -> dflash_runner.scheduler.v1.Worker
-	3,  // 19: dflash_runner.scheduler.v1.Scheduler.Info:input_type -> dflash_runner.scheduler.v1.InfoRequest
-	5,  // 20: dflash_runner.scheduler.v1.Scheduler.ConfigSchema:input_type -> dflash_runner.scheduler.v1.ConfigSchemaRequest
-	10, // 21: dflash_runner.scheduler.v1.Scheduler.Configure:input_type -> dflash_runner.scheduler.v1.ConfigureRequest
-	13, // 22: dflash_runner.scheduler.v1.Scheduler.Place:input_type -> dflash_runner.scheduler.v1.PlaceRequest
-	19, // 23: dflash_runner.scheduler.v1.Scheduler.Arrange:input_type -> dflash_runner.scheduler.v1.ArrangeRequest
-	23, // 24: dflash_runner.scheduler.v1.Scheduler.Assign:input_type -> dflash_runner.scheduler.v1.AssignRequest
-	25, // 25: dflash_runner.scheduler.v1.Scheduler.OnFailure:input_type -> dflash_runner.scheduler.v1.OnFailureRequest
-	27, // 26: dflash_runner.scheduler.v1.Scheduler.Observe:input_type -> dflash_runner.scheduler.v1.Event
-	4,  // 27: dflash_runner.scheduler.v1.Scheduler.Info:output_type -> dflash_runner.scheduler.v1.InfoReply
-	6,  // 28: dflash_runner.scheduler.v1.Scheduler.ConfigSchema:output_type -> dflash_runner.scheduler.v1.ConfigSchemaReply
-	11, // 29: dflash_runner.scheduler.v1.Scheduler.Configure:output_type -> dflash_runner.scheduler.v1.ConfigureReply
-	17, // 30: dflash_runner.scheduler.v1.Scheduler.Place:output_type -> dflash_runner.scheduler.v1.PlaceReply
-	22, // 31: dflash_runner.scheduler.v1.Scheduler.Arrange:output_type -> dflash_runner.scheduler.v1.ArrangeReply
-	24, // 32: dflash_runner.scheduler.v1.Scheduler.Assign:output_type -> dflash_runner.scheduler.v1.AssignReply
-	26, // 33: dflash_runner.scheduler.v1.Scheduler.OnFailure:output_type -> dflash_runner.scheduler.v1.OnFailureReply
-	28, // 34: dflash_runner.scheduler.v1.Scheduler.Observe:output_type -> dflash_runner.scheduler.v1.ObserveReply
-	27, // [27:35] is the sub-list for method output_type
-	19, // [19:27] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	19, // 19: dflash_runner.scheduler.v1.Question.arrange:type_name -> dflash_runner.scheduler.v1.ArrangeRequest
+	23, // 20: dflash_runner.scheduler.v1.Question.assign:type_name -> dflash_runner.scheduler.v1.AssignRequest
+	22, // 21: dflash_runner.scheduler.v1.Answer.arrange:type_name -> dflash_runner.scheduler.v1.ArrangeReply
+	24, // 22: dflash_runner.scheduler.v1.Answer.assign:type_name -> dflash_runner.scheduler.v1.AssignReply
+	31, // 23: dflash_runner.scheduler.v1.Answer.refusal:type_name -> dflash_runner.scheduler.v1.Refusal
+	3,  // 24: dflash_runner.scheduler.v1.Scheduler.Info:input_type -> dflash_runner.scheduler.v1.InfoRequest
+	5,  // 25: dflash_runner.scheduler.v1.Scheduler.ConfigSchema:input_type -> dflash_runner.scheduler.v1.ConfigSchemaRequest
+	10, // 26: dflash_runner.scheduler.v1.Scheduler.Configure:input_type -> dflash_runner.scheduler.v1.ConfigureRequest
+	13, // 27: dflash_runner.scheduler.v1.Scheduler.Place:input_type -> dflash_runner.scheduler.v1.PlaceRequest
+	19, // 28: dflash_runner.scheduler.v1.Scheduler.Arrange:input_type -> dflash_runner.scheduler.v1.ArrangeRequest
+	23, // 29: dflash_runner.scheduler.v1.Scheduler.Assign:input_type -> dflash_runner.scheduler.v1.AssignRequest
+	25, // 30: dflash_runner.scheduler.v1.Scheduler.OnFailure:input_type -> dflash_runner.scheduler.v1.OnFailureRequest
+	27, // 31: dflash_runner.scheduler.v1.Scheduler.Observe:input_type -> dflash_runner.scheduler.v1.Event
+	29, // 32: dflash_runner.scheduler.v1.Scheduler.Ask:input_type -> dflash_runner.scheduler.v1.Question
+	4,  // 33: dflash_runner.scheduler.v1.Scheduler.Info:output_type -> dflash_runner.scheduler.v1.InfoReply
+	6,  // 34: dflash_runner.scheduler.v1.Scheduler.ConfigSchema:output_type -> dflash_runner.scheduler.v1.ConfigSchemaReply
+	11, // 35: dflash_runner.scheduler.v1.Scheduler.Configure:output_type -> dflash_runner.scheduler.v1.ConfigureReply
+	17, // 36: dflash_runner.scheduler.v1.Scheduler.Place:output_type -> dflash_runner.scheduler.v1.PlaceReply
+	22, // 37: dflash_runner.scheduler.v1.Scheduler.Arrange:output_type -> dflash_runner.scheduler.v1.ArrangeReply
+	24, // 38: dflash_runner.scheduler.v1.Scheduler.Assign:output_type -> dflash_runner.scheduler.v1.AssignReply
+	26, // 39: dflash_runner.scheduler.v1.Scheduler.OnFailure:output_type -> dflash_runner.scheduler.v1.OnFailureReply
+	28, // 40: dflash_runner.scheduler.v1.Scheduler.Observe:output_type -> dflash_runner.scheduler.v1.ObserveReply
+	30, // 41: dflash_runner.scheduler.v1.Scheduler.Ask:output_type -> dflash_runner.scheduler.v1.Answer
+	33, // [33:42] is the sub-list for method output_type
+	24, // [24:33] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_dflash_runner_scheduler_v1_scheduler_proto_init() }
@@ -2109,13 +2414,22 @@ func file_dflash_runner_scheduler_v1_scheduler_proto_init() {
 	}
 	file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[13].OneofWrappers = []any{}
 	file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[18].OneofWrappers = []any{}
+	file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[26].OneofWrappers = []any{
+		(*Question_Arrange)(nil),
+		(*Question_Assign)(nil),
+	}
+	file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[27].OneofWrappers = []any{
+		(*Answer_Arrange)(nil),
+		(*Answer_Assign)(nil),
+		(*Answer_Refusal)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc), len(file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   26,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

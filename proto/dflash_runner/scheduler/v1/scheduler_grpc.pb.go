@@ -32,6 +32,7 @@ const (
 	Scheduler_Assign_FullMethodName       = "/dflash_runner.scheduler.v1.Scheduler/Assign"
 	Scheduler_OnFailure_FullMethodName    = "/dflash_runner.scheduler.v1.Scheduler/OnFailure"
 	Scheduler_Observe_FullMethodName      = "/dflash_runner.scheduler.v1.Scheduler/Observe"
+	Scheduler_Ask_FullMethodName          = "/dflash_runner.scheduler.v1.Scheduler/Ask"
 )
 
 // SchedulerClient is the client API for Scheduler service.
@@ -56,6 +57,10 @@ type SchedulerClient interface {
 	OnFailure(ctx context.Context, in *OnFailureRequest, opts ...grpc.CallOption) (*OnFailureReply, error)
 	// Observe is told what happens, best effort: events may be lost, never reordered.
 	Observe(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[Event, ObserveReply], error)
+	// Ask is another way to ask Arrange and Assign, where Info offers it: questions on
+	// a stream, each after the answer to the one before. It costs half of a call.
+	// A host has a stream for each of the two, and ends one whose answer is late.
+	Ask(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Question, Answer], error)
 }
 
 type schedulerClient struct {
@@ -149,6 +154,19 @@ func (c *schedulerClient) Observe(ctx context.Context, opts ...grpc.CallOption) 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Scheduler_ObserveClient = grpc.ClientStreamingClient[Event, ObserveReply]
 
+func (c *schedulerClient) Ask(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Question, Answer], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Scheduler_ServiceDesc.Streams[1], Scheduler_Ask_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[Question, Answer]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Scheduler_AskClient = grpc.BidiStreamingClient[Question, Answer]
+
 // SchedulerServer is the server API for Scheduler service.
 // All implementations must embed UnimplementedSchedulerServer
 // for forward compatibility.
@@ -171,6 +189,10 @@ type SchedulerServer interface {
 	OnFailure(context.Context, *OnFailureRequest) (*OnFailureReply, error)
 	// Observe is told what happens, best effort: events may be lost, never reordered.
 	Observe(grpc.ClientStreamingServer[Event, ObserveReply]) error
+	// Ask is another way to ask Arrange and Assign, where Info offers it: questions on
+	// a stream, each after the answer to the one before. It costs half of a call.
+	// A host has a stream for each of the two, and ends one whose answer is late.
+	Ask(grpc.BidiStreamingServer[Question, Answer]) error
 	mustEmbedUnimplementedSchedulerServer()
 }
 
@@ -204,6 +226,9 @@ func (UnimplementedSchedulerServer) OnFailure(context.Context, *OnFailureRequest
 }
 func (UnimplementedSchedulerServer) Observe(grpc.ClientStreamingServer[Event, ObserveReply]) error {
 	return status.Error(codes.Unimplemented, "method Observe not implemented")
+}
+func (UnimplementedSchedulerServer) Ask(grpc.BidiStreamingServer[Question, Answer]) error {
+	return status.Error(codes.Unimplemented, "method Ask not implemented")
 }
 func (UnimplementedSchedulerServer) mustEmbedUnimplementedSchedulerServer() {}
 func (UnimplementedSchedulerServer) testEmbeddedByValue()                   {}
@@ -359,6 +384,13 @@ func _Scheduler_Observe_Handler(srv interface{}, stream grpc.ServerStream) error
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Scheduler_ObserveServer = grpc.ClientStreamingServer[Event, ObserveReply]
 
+func _Scheduler_Ask_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(SchedulerServer).Ask(&grpc.GenericServerStream[Question, Answer]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Scheduler_AskServer = grpc.BidiStreamingServer[Question, Answer]
+
 // Scheduler_ServiceDesc is the grpc.ServiceDesc for Scheduler service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -399,6 +431,12 @@ var Scheduler_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Observe",
 			Handler:       _Scheduler_Observe_Handler,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Ask",
+			Handler:       _Scheduler_Ask_Handler,
+			ServerStreams: true,
 			ClientStreams: true,
 		},
 	},

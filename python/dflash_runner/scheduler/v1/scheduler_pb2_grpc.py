@@ -74,6 +74,11 @@ class SchedulerStub(object):
                 request_serializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Event.SerializeToString,
                 response_deserializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.ObserveReply.FromString,
                 _registered_method=True)
+        self.Ask = channel.stream_stream(
+                '/dflash_runner.scheduler.v1.Scheduler/Ask',
+                request_serializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Question.SerializeToString,
+                response_deserializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Answer.FromString,
+                _registered_method=True)
 
 
 class SchedulerServicer(object):
@@ -139,6 +144,15 @@ class SchedulerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Ask(self, request_iterator, context):
+        """Ask is another way to ask Arrange and Assign, where Info offers it: questions on
+        a stream, each after the answer to the one before. It costs half of a call.
+        A host has a stream for each of the two, and ends one whose answer is late.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -181,6 +195,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.Observe,
                     request_deserializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Event.FromString,
                     response_serializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.ObserveReply.SerializeToString,
+            ),
+            'Ask': grpc.stream_stream_rpc_method_handler(
+                    servicer.Ask,
+                    request_deserializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Question.FromString,
+                    response_serializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Answer.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -399,6 +418,33 @@ class Scheduler(object):
             '/dflash_runner.scheduler.v1.Scheduler/Observe',
             dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Event.SerializeToString,
             dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.ObserveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ask(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/dflash_runner.scheduler.v1.Scheduler/Ask',
+            dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Question.SerializeToString,
+            dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Answer.FromString,
             options,
             channel_credentials,
             insecure,
