@@ -20,13 +20,19 @@ func place(bs [2]buffer, training runner.Row) (i int, ok bool) {
 		return 0, false
 	}
 	i = victim(bs)
-	for k := range 4 { // by then the row may be trained, and a pull may have ended
-		then := bs
-		for j := range then {
-			then[j].trained = then[j].trained || k&1 != 0 && training != 0 && then[j].row == training
-			then[j].pulling = then[j].pulling && k&2 == 0
-		}
-		if victim(then) != i {
+	then := bs // what may be by then: the row is trained, a pull has ended, or both
+	for j := range then {
+		then[j].trained = then[j].trained || training != 0 && then[j].row == training
+	}
+	if then != bs && victim(then) != i {
+		return 0, false
+	}
+	if !bs[0].pulling && !bs[1].pulling {
+		return i, true
+	}
+	for _, may := range [2][2]buffer{bs, then} {
+		may[0].pulling, may[1].pulling = false, false
+		if victim(may) != i {
 			return 0, false
 		}
 	}

@@ -25,7 +25,7 @@ func (w *world) clone() *world {
 
 func (c *Core) clone() *Core {
 	n := *c
-	n.idle = outlook{} // it names the other's workers
+	n.idle, n.desk = outlook{}, desk{} // they name the other's workers
 	n.workers = slices.Clone(c.workers)
 	for i := range n.workers {
 		n.workers[i].orders, n.workers[i].maps = slices.Clone(n.workers[i].orders), slices.Clone(n.workers[i].maps)
@@ -34,6 +34,9 @@ func (c *Core) clone() *Core {
 	p := *c.planner.(*simple)
 	n.planner = &p
 	n.plans, n.disk, n.images, n.evals = slices.Clone(c.plans), slices.Clone(c.disk), slices.Clone(c.images), slices.Clone(c.evals)
+	for i := range n.plans {
+		n.plans[i].spots = slices.Clone(n.plans[i].spots)
+	}
 	for i := range n.images {
 		n.images[i].waits = slices.Clone(n.images[i].waits)
 	}

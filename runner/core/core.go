@@ -10,6 +10,8 @@
 package core
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -25,8 +27,10 @@ type Core struct {
 	out []Action
 
 	workers []worker
+	ready   int   // so many of them are
 	targets []int // indices into workers, by rank
 	ranks   []int // likewise, drafters
+	devices []device
 	gate    gate.Gate
 	ledger  lease.Ledger
 	step    step.Step
@@ -58,27 +62,72 @@ type Core struct {
 	grants   uint64    // turns given so far; of those alike, the least recently served is next
 	wake     time.Time // the Tick that is asked for; zero: none
 	soonest  time.Time // deadline of the orders sent since setWake looked; zero: none
-	idle     outlook   // of idle targets, as turn left it
+	idle     outlook   // of idle targets; holds until something changes
+	desk     desk
 	figures  figures
 }
 
 // plan is a step plan and where the journal has it.
 type plan struct {
 	runner.PlanRecord
-	number uint64 // of its record; 0: durable from an earlier life
-	spots  []spot // of its rows, in their order
+	number uint64  // of its record; 0: durable from an earlier life
+	spots  []spot  // of its rows, in their order
+	index  [][]int // of Rows, by rank and micro; -1 at a weightless place
 }
 
 // spot is the place that trains a row.
-type spot struct{ rank, micro int }
+type spot struct {
+	rank, micro int
+	slot        runner.Slot // that the row was last written to, to look there first; arena 0: none yet
+}
 
 // newPlan finds the spots of a plan's rows, which never move.
 func newPlan(r runner.PlanRecord) plan {
-	p := plan{PlanRecord: r, spots: make([]spot, len(r.Rows))}
-	for i := range r.Rows {
-		p.spots[i].rank, p.spots[i].micro = p.at(r.Rows[i].Row)
+	p := plan{PlanRecord: r, spots: make([]spot, len(r.Rows)), index: make([][]int, len(r.Plan.Rows))}
+	placed := 0
+	for rank, rows := range r.Plan.Rows {
+		p.index[rank] = make([]int, len(rows))
+		for micro, row := range rows {
+			if p.index[rank][micro] = p.find(row); row != 0 {
+				p.spots[p.mustFind(row)] = spot{rank: rank, micro: micro}
+				placed++
+			}
+		}
+	}
+	if placed != len(r.Rows) {
+		panic("core: a plan does not place its rows") // rows.Planner and the journal's reader both check this
 	}
 	return p
+}
+
+// find gives the index of a row, -1 where it is none of the plan's. They mostly
+// have numbers in sequence.
+func (p *plan) find(row runner.Row) int {
+	if len(p.Rows) == 0 {
+		return -1
+	}
+	if i := row - p.Rows[0].Row; row >= p.Rows[0].Row && i < runner.Row(len(p.Rows)) && p.Rows[i].Row == row {
+		return int(i)
+	}
+	return slices.IndexFunc(p.Rows, func(r runner.RowPlan) bool { return r.Row == row })
+}
+
+// mustFind gives the index of a row that is the plan's.
+func (p *plan) mustFind(row runner.Row) int {
+	i := p.find(row)
+	if i < 0 {
+		panic("core: a plan does not hold its row") // rows.Planner and the journal's reader both check this
+	}
+	return i
+}
+
+// row gives one of the plan's rows.
+func (p *plan) row(row runner.Row) runner.RowPlan { return p.Rows[p.mustFind(row)] }
+
+// at gives the place that trains a row of the plan.
+func (p *plan) at(row runner.Row) (rank, micro int) {
+	s := p.spots[p.mustFind(row)]
+	return s.rank, s.micro
 }
 
 // journal numbers records and knows how far they are durable.
@@ -101,8 +150,11 @@ func New(cfg Config) (*Core, error) {
 	}
 	c := &Core{cfg: &cfg, planner: cfg.Planner, lineage: 1, noImage: none}
 	c.gate.Width = cfg.GateWidth
+	for _, name := range slices.Sorted(maps.Keys(cfg.Devices)) {
+		c.devices = append(c.devices, device{name, cfg.Devices[name]})
+	}
 	for i, w := range cfg.Workers {
-		c.workers = append(c.workers, worker{id: w.Worker, device: w.Device})
+		c.workers = append(c.workers, worker{id: w.Worker, device: w.Device, on: c.deviceOf(w.Device)})
 		if w.Worker.Role == runner.Drafter {
 			c.ranks = append(c.ranks, i)
 		} else {
@@ -125,7 +177,7 @@ func (c *Core) Handle(now time.Time, in Input) []Action {
 		return nil
 	}
 	c.account(now)
-	c.now, c.out, c.idle = now, nil, outlook{}
+	c.now, c.out = now, nil
 	c.take(in)
 	c.pump()
 	return c.out
@@ -185,6 +237,7 @@ func (c *Core) take(in Input) {
 // pump applies the rules until none acts. Their order is that of urgency.
 func (c *Core) pump() {
 	for range 10_000 {
+		c.idle.known = false
 		if !c.expire() && !c.restart() && !c.prepare() && !c.recovering() && !c.load() && !c.join() &&
 			!c.judge() && !c.imaging() && !c.checkpointing() && !c.evaluating() &&
 			!c.planning() && !c.pulling() && !c.turns() && !c.closing() {
@@ -195,7 +248,12 @@ func (c *Core) pump() {
 	panic("core: the rules do not come to rest") // a bug: better found than spun on
 }
 
-func (c *Core) do(a Action) { c.out = append(c.out, a) }
+func (c *Core) do(a Action) {
+	if c.out == nil {
+		c.out = make([]Action, 0, 4)
+	}
+	c.out = append(c.out, a)
+}
 
 // append adds a record to the journal and gives its number.
 func (c *Core) append(r runner.Record) uint64 {

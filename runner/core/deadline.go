@@ -142,13 +142,5 @@ func (c *Core) earliest() (first time.Time) {
 // steady reports whether nothing but a new order can have brought a deadline:
 // those are in soonest, and every other one only moved further away.
 func (c *Core) steady() bool {
-	if c.end.on {
-		return false
-	}
-	for i := range c.workers {
-		if c.workers[i].life.State != life.Ready {
-			return false
-		}
-	}
-	return true
+	return !c.end.on && c.allReady()
 }

@@ -18,6 +18,12 @@ const keepFailures = 50
 func (c *Core) move(w *worker, e life.Event) bool {
 	r := c.cfg.Restart
 	next, ok := life.Next(w.life, e, c.now, life.Budget{Deaths: r.Budget, Decay: r.Decay, Base: r.Base, Cap: r.Cap, Jitter: r.Jitter, Seed: seedOf(r.Seed, w.id)})
+	switch was, is := w.life.State == life.Ready, next.State == life.Ready; {
+	case is && !was:
+		c.ready++
+	case was && !is:
+		c.ready--
+	}
 	w.life = next
 	return ok
 }
@@ -192,6 +198,9 @@ func (c *Core) startLife(w *worker) {
 
 // restart starts the workers whose backoff is over.
 func (c *Core) restart() (acted bool) {
+	if c.allReady() {
+		return false
+	}
 	for i := range c.workers {
 		w := &c.workers[i]
 		if w.life.State == life.Backoff && !c.now.Before(w.life.Until) && c.needed(w) {

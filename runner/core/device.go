@@ -2,10 +2,23 @@ package core
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/life"
 )
+
+// device is one, and how many turns it has.
+type device struct {
+	name  string
+	turns int
+}
+
+// deviceOf gives where a device stands among the core's; every one that a worker
+// or a spare names does (check).
+func (c *Core) deviceOf(name string) int {
+	return slices.IndexFunc(c.devices, func(d device) bool { return d.name == name })
+}
 
 // barred is a device that no life is started on any more, and why.
 type barred struct{ device, reason string }

@@ -76,7 +76,12 @@ func (c *Core) targetsCreate() bool { return c.cfg.ArenaKind == runner.ArenaCUDA
 // drafter to read. A life is ready once nothing that exists is left to map. An
 // arena exists from its descriptor's arrival on: a target that died before it
 // sent one leaves nothing behind, and its next life creates.
-func (c *Core) prepare() (acted bool) {
+//
+// Where all are ready there is nothing to look at: a target is once its arena is
+// mapped, and everyone was asked to map that by then.
+func (c *Core) prepare() bool { return !c.allReady() && c.prepareEach() }
+
+func (c *Core) prepareEach() (acted bool) {
 	made := 0
 	for _, t := range c.targets {
 		if c.workers[t].made {

@@ -26,10 +26,8 @@ func (c *Core) pulling() (acted bool) {
 // stepOf gives the undecided step that names a row.
 func (c *Core) stepOf(row runner.Row) (runner.Step, bool) {
 	for n := c.decided + 1; n <= c.planned; n++ {
-		for _, r := range c.planOf(n).Rows {
-			if r.Row == row {
-				return n, true
-			}
+		if c.planOf(n).find(row) >= 0 {
+			return n, true
 		}
 	}
 	return 0, false
@@ -41,8 +39,8 @@ func (c *Core) pull(r int) bool {
 	if w.life.State != life.Ready {
 		return false
 	}
-	row, n, ahead, ok := c.nextRow(r)
-	if !ok {
+	row, n, ahead := c.nextRow(r)
+	if row == nil {
 		return false
 	}
 	at, s, ok := c.ledger.Find(row.Row)
@@ -55,13 +53,13 @@ func (c *Core) pull(r int) bool {
 	}
 	c.must(c.ledger.Apply(at, lease.Event{Kind: lease.Read, Life: w.current()}))
 	w.buffers[i] = buffer{row: row.Row, pulling: true}
-	c.send(w, runner.Pull{RowPlan: row, Handle: s.Handle}, noTurn, 0)
+	c.send(w, runner.Pull{RowPlan: *row, Handle: s.Handle}, noTurn, 0)
 	return true
 }
 
 // nextRow gives the first row in the rank's order that it still has to train
-// and does not have; ahead says that it has a row of a later step already.
-func (c *Core) nextRow(rank int) (row runner.RowPlan, n runner.Step, ahead, ok bool) {
+// and does not have, or nil; ahead says that it has a row of a later step already.
+func (c *Core) nextRow(rank int) (row *runner.RowPlan, n runner.Step, ahead bool) {
 	w := c.rank(rank)
 	for n := c.decided + 1; n <= c.planned && !c.over(n); n++ {
 		p := c.planOf(n)
@@ -71,23 +69,14 @@ func (c *Core) nextRow(rank int) (row runner.RowPlan, n runner.Step, ahead, ok b
 			case w.buffered(row):
 				ahead = ahead || n > c.decided+1
 			default:
-				return p.row(row), n, ahead, true
+				return &p.Rows[p.index[rank][micro]], n, ahead
 			}
 		}
 		if n > c.decided+2 {
 			break // two buffers never reach further
 		}
 	}
-	return runner.RowPlan{}, 0, false, false
-}
-
-func (p *plan) row(row runner.Row) runner.RowPlan {
-	for _, r := range p.Rows {
-		if r.Row == row {
-			return r
-		}
-	}
-	panic("core: a plan does not hold its row")
+	return nil, 0, false
 }
 
 // mayDrop reports whether a pull of row, of step n, may take b's place: b's

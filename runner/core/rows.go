@@ -60,11 +60,7 @@ func (c *Core) planning() bool {
 
 // starved reports whether a target could make a row that is not planned.
 func (c *Core) starved() bool {
-	if len(c.freeTargets(0, 0)) == 0 {
-		return false
-	}
-	_, _, ok := c.unproduced()
-	return !ok
+	return c.idle.of(c).row == nil && slices.ContainsFunc(c.targets, func(t int) bool { return c.mayMake(&c.workers[t], 0, 0) })
 }
 
 func (c *Core) addPlan(s rows.Step) {
@@ -97,31 +93,19 @@ func (c *Core) arranged(in Arranged) {
 }
 
 // unproduced gives the lowest row of an undecided step that is nowhere: in no
-// slot, in no buffer of its rank, and not trained in the open attempt.
-func (c *Core) unproduced() (runner.RowPlan, runner.Step, bool) {
+// slot, in no buffer of its rank, and not trained in the open attempt. nil: none.
+func (c *Core) unproduced() (*runner.RowPlan, runner.Step) {
 	for n := c.decided + 1; n <= c.planned && !c.over(n); n++ {
 		p := c.planOf(n)
 		for i := range p.Rows {
-			row, at := p.Rows[i].Row, p.spots[i]
-			if c.ledger.Holds(row) || c.rank(at.rank).buffered(row) || c.spent(n, at.rank, at.micro) {
+			row, at := p.Rows[i].Row, &p.spots[i]
+			if c.spent(n, at.rank, at.micro) || c.rank(at.rank).buffered(row) || c.ledger.Holds(row, at.slot) {
 				continue
 			}
-			return p.Rows[i], n, true
+			return &p.Rows[i], n
 		}
 	}
-	return runner.RowPlan{}, 0, false
-}
-
-// at gives the place that trains a row of the plan.
-func (p *plan) at(row runner.Row) (rank, micro int) {
-	for rank := range p.Plan.Rows {
-		for micro, r := range p.Plan.Rows[rank] {
-			if r == row {
-				return rank, micro
-			}
-		}
-	}
-	panic("core: a plan does not place its row") // rows.Planner and the journal's reader both check this
+	return nil, 0
 }
 
 // spent reports whether a place's row was trained, or is in training, in the
@@ -130,36 +114,31 @@ func (c *Core) spent(n runner.Step, rank, micro int) bool {
 	return c.step.Phase == step.Open && n == c.step.N && micro < c.rank(rank).micro
 }
 
-// freeTargets gives the targets that may make row, of step n, now: those with
-// a free slot; and for a row of the open step those with a full slot of a
-// higher row, which gives way. Row 0 is one that is not planned yet.
-func (c *Core) freeTargets(row runner.Row, n runner.Step) (free []*worker) {
-	for _, t := range c.targets {
-		w := &c.workers[t]
-		if w.life.State != life.Ready || !w.mapped(w.arena) || w.waits(is[runner.Produce]) || w.waits(is[runner.Evaluate]) {
-			continue
-		}
-		if _, _, ok := c.ledger.FreeOf(w.id); ok {
-			free = append(free, w)
-		} else if _, s, ok := c.ledger.HighestFull(w.id); ok && row != 0 && s.Row > row && n == c.decided+1 && !c.cfg.without.dropHighest {
-			free = append(free, w)
-		}
+// mayMake reports whether a target may make row, of step n, now: it has a free
+// slot, or, where the row is of the open step, a full one of a higher row, which
+// gives way. Row 0 is one that is not planned yet.
+func (c *Core) mayMake(w *worker, row runner.Row, n runner.Step) bool {
+	if w.life.State != life.Ready || !w.mapped(w.arena) || w.waits(is[runner.Produce]) || w.waits(is[runner.Evaluate]) {
+		return false
 	}
-	return free
+	free, highest := c.ledger.Room(w.arena)
+	return free || row != 0 && highest > row && n == c.decided+1 && !c.cfg.without.dropHighest
 }
 
-// produce orders a row from a target, after making room for it.
-func (c *Core) produce(w *worker, row runner.RowPlan) {
-	at, s, ok := c.ledger.FreeOf(w.id)
+// produce orders a row of step n from a target, after making room for it.
+func (c *Core) produce(w *worker, row runner.RowPlan, n runner.Step) {
+	at, s, ok := c.ledger.FreeOf(w.arena)
 	if !ok {
-		drop, full, _ := c.ledger.HighestFull(w.id)
+		drop, full, _ := c.ledger.HighestFull(w.arena)
 		c.must(c.ledger.Apply(drop, lease.Event{Kind: lease.Drop}))
 		e := of(w, runner.Warn, "row dropped", "a row of the open step needs its slot")
 		e.Row = full.Row
 		c.emit(e)
-		at, s, _ = c.ledger.FreeOf(w.id)
+		at, s, _ = c.ledger.FreeOf(w.arena)
 	}
 	c.must(c.ledger.Apply(at, lease.Event{Kind: lease.Write, Life: w.current(), Row: row.Row}))
+	p := c.planOf(n)
+	p.spots[p.mustFind(row.Row)].slot = at
 	w.evaluated = false
 	c.send(w, runner.Produce{RowPlan: row, Slot: at, Version: s.Version}, oneTurn, 0)
 }

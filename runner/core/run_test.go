@@ -100,3 +100,27 @@ func BenchmarkHandlePerRow(b *testing.B) {
 	}
 	b.ReportMetric(float64(inside.Nanoseconds())/float64(rows), "ns/row")
 }
+
+// What an input costs with 64 workers on one device, whose answers come in any
+// order: the time inside Handle alone, after the first step.
+func BenchmarkHandle64(b *testing.B) {
+	s := setup{targets: 32, drafters: 32, micros: 2, steps: 12, slots: 3, turns: 64, budget: 9, tune: func(c *Config) {
+		c.Deadlines.Order, c.Deadlines.Step = time.Hour, time.Hour
+	}}
+	inputs, inside := 0, time.Duration(0)
+	for b.Loop() {
+		r := rand.New(rand.NewPCG(64, 64))
+		w := newWorld(&s, 0, 0)
+		w.after = func([]Action) {
+			if w.core.decided > 0 {
+				inputs++
+				w.clock = &inside
+			}
+		}
+		for w.finished == nil {
+			ms := w.moves()
+			w.apply1(ms[r.IntN(len(ms))])
+		}
+	}
+	b.ReportMetric(float64(inside.Nanoseconds())/float64(inputs), "ns/input")
+}

@@ -1,8 +1,6 @@
 package core
 
 import (
-	"slices"
-
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/life"
 	"github.com/dflash-runner/dflash-runner/runner/step"
@@ -14,28 +12,45 @@ import (
 // no turn is held by anything that waits for another, and none is waited for
 // longer than what runs now takes.
 
-// taken gives how many turns of each device are held. A lost life's orders hold
-// theirs until it is reaped: its device may still compute.
-func (c *Core) taken() map[string]int {
-	taken := map[string]int{}
+// desk is where turns are given out, by device. Its memory is used again.
+type desk struct {
+	taken []int     // turns that are held
+	kept  []bool    // nothing new starts there
+	first []*worker // of those that want a turn
+}
+
+// clean gives an empty desk.
+func (d *desk) clean(devices int) *desk {
+	if len(d.taken) != devices {
+		*d = desk{make([]int, devices), make([]bool, devices), make([]*worker, devices)}
+	}
+	clear(d.taken)
+	clear(d.kept)
+	clear(d.first)
+	return d
+}
+
+// count counts the turns that are held. A lost life's orders hold theirs until
+// it is reaped: its device may still compute.
+func (d *desk) count(c *Core) {
 	for i := range c.workers {
-		device := c.workers[i].device
-		for _, o := range c.workers[i].orders {
-			switch o.turn {
+		w := &c.workers[i]
+		for j := range w.orders {
+			switch w.orders[j].turn {
 			case oneTurn:
-				taken[device]++
+				d.taken[w.on]++
 			case allTurn:
-				taken[device] += c.cfg.Devices[device]
+				d.taken[w.on] += c.devices[w.on].turns
 			}
 		}
 	}
-	return taken
 }
 
 // turns gives out all turns that can be. true if any was given.
 func (c *Core) turns() (acted bool) {
 	for c.turn() {
 		acted = true
+		c.idle.known = false
 	}
 	return acted
 }
@@ -43,36 +58,32 @@ func (c *Core) turns() (acted bool) {
 // turn gives out one: to the micro-step that reduces if it can go, else to the
 // first of a device, except where a reducing one waits.
 func (c *Core) turn() bool {
-	c.idle = outlook{}
 	if c.held() || c.restore.wanted {
 		return false
 	}
-	kept := map[string]bool{}
+	d := c.desk.clean(len(c.devices))
+	d.count(c)
 	if c.reducible() {
-		if c.reduce() {
+		if c.reduce(d) {
 			return true
 		}
 		for r := range c.ranks {
-			kept[c.rank(r).device] = true
-		}
-	}
-	taken, makers, firsts := c.taken(), c.idle.of(c).makers, map[string]*worker{}
-	for i := range c.workers {
-		w := &c.workers[i]
-		if !c.wants(w, makers) {
-			continue
-		}
-		if first := firsts[w.device]; first == nil || c.before(w, first) {
-			firsts[w.device] = w
+			d.kept[c.rank(r).on] = true
 		}
 	}
 	for i := range c.workers {
 		w := &c.workers[i]
-		if c.cfg.without.rowsInHand && c.lags(w) {
+		if d.kept[w.on] || d.taken[w.on] >= c.devices[w.on].turns || !c.wants(w, &c.idle) {
 			continue
 		}
-		if firsts[w.device] == w && !kept[w.device] && taken[w.device] < c.cfg.Devices[w.device] {
-			return c.serve(w, makers)
+		if first := d.first[w.on]; first == nil || c.before(w, first) {
+			d.first[w.on] = w
+		}
+	}
+	for i := range c.workers {
+		w := &c.workers[i]
+		if d.first[w.on] == w && !(c.cfg.without.rowsInHand && c.lags(w)) {
+			return c.serve(w)
 		}
 	}
 	return false
@@ -92,19 +103,19 @@ func (c *Core) yields(w *worker) bool {
 	return w.id.Role == runner.Target && (c.cfg.without.askedFirst || !c.wantsEvaluate(w))
 }
 
-// wants reports whether w wants a turn; makers may make the lowest unproduced row.
-func (c *Core) wants(w *worker, makers []*worker) bool {
+// wants reports whether w wants a turn; rows is what idle targets have before them.
+func (c *Core) wants(w *worker, rows *outlook) bool {
 	if w.life.State != life.Ready {
 		return false
 	}
 	if w.id.Role == runner.Drafter {
 		return c.wantsCommit(w) || c.wantsTrain(w)
 	}
-	return c.wantsEvaluate(w) || slices.Contains(makers, w)
+	return c.wantsEvaluate(w) || rows.of(c).makes(w)
 }
 
 // serve gives a turn to a worker that wants one.
-func (c *Core) serve(w *worker, makers []*worker) bool {
+func (c *Core) serve(w *worker) bool {
 	switch {
 	case w.id.Role == runner.Drafter && c.wantsCommit(w):
 		p := c.planOf(c.step.N)
@@ -112,7 +123,7 @@ func (c *Core) serve(w *worker, makers []*worker) bool {
 		c.send(w, runner.Commit{At: c.at(c.step.N), LR: p.Plan.LR, Chain: p.Chain}, oneTurn, 0)
 	case w.id.Role == runner.Drafter:
 		c.train(w, oneTurn)
-	case c.wantsEvaluate(w) && (!w.evaluated || !slices.Contains(makers, w)):
+	case c.wantsEvaluate(w) && (!w.evaluated || !c.idle.of(c).makes(w)):
 		c.evaluate(w)
 	default:
 		return c.assignRow(w)
@@ -165,10 +176,9 @@ func (c *Core) reducible() bool {
 }
 
 // reduce orders the last micro-step from all ranks, if their devices are free.
-func (c *Core) reduce() bool {
-	taken := c.taken()
+func (c *Core) reduce(d *desk) bool {
 	for r := range c.ranks {
-		if taken[c.rank(r).device] > 0 {
+		if d.taken[c.rank(r).on] > 0 {
 			return false
 		}
 	}
@@ -200,46 +210,50 @@ type assignment struct {
 	target runner.Worker // chosen for row; zero: none
 }
 
-// makers gives the targets that may be given the lowest unproduced row now; some
-// says that there is one.
-func (c *Core) makers() (makers []*worker, some bool) {
-	row, n, ok := c.unproduced()
-	if !ok || c.stopping() || c.assign.out {
-		return nil, ok
+// makers finds the targets that may be given the lowest unproduced row now: the
+// one that the scheduler named, if it is free, else every free one.
+func (c *Core) makers(o *outlook) {
+	if len(o.makers) != len(c.targets) {
+		o.makers = make([]bool, len(c.targets))
 	}
-	free := c.freeTargets(row.Row, n)
-	if chosen := c.chosen(row.Row, free); chosen != nil {
-		return []*worker{chosen}, true
+	clear(o.makers)
+	if o.row == nil || c.stopping() || c.assign.out {
+		return
 	}
-	return free, true
-}
-
-// chosen is the free target that the scheduler named for the row, or nil.
-func (c *Core) chosen(row runner.Row, free []*worker) *worker {
-	for _, f := range free {
-		if c.assign.row == row && c.assign.target == f.id {
-			return f
+	if c.assign.row == o.row.Row {
+		if w := c.worker(c.assign.target); w != nil && w.id.Role == runner.Target && c.mayMake(w, o.row.Row, o.step) {
+			o.makers[w.id.Rank] = true
+			return
 		}
 	}
-	return nil
+	for rank, t := range c.targets {
+		o.makers[rank] = c.mayMake(&c.workers[t], o.row.Row, o.step)
+	}
 }
 
 // assignRow gives the lowest unproduced row to w, which has a turn, after
 // asking the scheduler where there is a choice.
 func (c *Core) assignRow(w *worker) bool {
-	row, n, _ := c.unproduced()
-	free := c.freeTargets(row.Row, n)
-	if c.chosen(row.Row, free) == nil && c.cfg.AskScheduler && len(free) > 1 && c.assign.row != row.Row {
-		c.assign = assignment{out: true, row: row.Row}
-		a := Assign{Row: row}
-		for _, f := range free {
-			a.Free = append(a.Free, f.id)
+	o := c.idle.of(c)
+	if c.cfg.AskScheduler && c.assign.row != o.row.Row {
+		if free := o.free(c); len(free) > 1 {
+			c.assign = assignment{out: true, row: o.row.Row}
+			c.do(Assign{Row: *o.row, Free: free})
+			return true
 		}
-		c.do(a)
-		return true
 	}
-	c.produce(w, row)
+	c.produce(w, *o.row, o.step)
 	return true
+}
+
+// free names the makers.
+func (o *outlook) free(c *Core) (free []runner.Worker) {
+	for rank, t := range c.targets {
+		if o.makers[rank] {
+			free = append(free, c.workers[t].id)
+		}
+	}
+	return free
 }
 
 func (c *Core) assigned(in Assigned) {

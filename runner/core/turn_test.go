@@ -32,11 +32,11 @@ func (f *patience) look(as []Action) {
 			f.serve(send)
 		}
 	}
-	makers, _ := c.makers()
+	rows := (&outlook{}).of(c)
 	for i := range c.workers {
 		k, what := &c.workers[i], ""
 		switch {
-		case !c.wants(k, makers):
+		case !c.wants(k, rows):
 		case k.id.Role == runner.Drafter:
 			what = "steps"
 		case c.wantsEvaluate(k):

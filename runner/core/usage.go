@@ -47,21 +47,26 @@ func (c *Core) account(now time.Time) {
 }
 
 // outlook is what idle targets have before them, found out once for all of
-// them, and once for the giving of turns and the account of what they do until
-// the next input: nothing changes in between.
+// them and for all who ask: planning, the giving of turns, and the account of
+// what they do until the next input. Whoever changes something forgets it.
 type outlook struct {
 	known  bool
-	makers []*worker // that may make the lowest unproduced row
-	some   bool      // there is one
+	row    *runner.RowPlan // the lowest unproduced one; nil: none
+	step   runner.Step     // that it is of
+	makers []bool          // by rank: the targets that may make it now
 }
 
 func (o *outlook) of(c *Core) *outlook {
 	if !o.known {
 		o.known = true
-		o.makers, o.some = c.makers()
+		o.row, o.step = c.unproduced()
+		c.makers(o)
 	}
 	return o
 }
+
+// makes reports whether a target may make the lowest unproduced row now.
+func (o *outlook) makes(w *worker) bool { return o.makers[w.id.Rank] }
 
 // doing says what a worker does now. An order without a turn, such as a pull or
 // an image, goes on beside something else.
@@ -69,11 +74,11 @@ func (c *Core) doing(w *worker, rows *outlook) doing {
 	if w.life.State != life.Ready {
 		return absent
 	}
-	for _, o := range w.orders {
-		if o.turn == noTurn {
+	for i := range w.orders {
+		if w.orders[i].turn == noTurn {
 			continue
 		}
-		switch o.order.(type) {
+		switch w.orders[i].order.(type) {
 		case runner.Train:
 			return training
 		case runner.Commit:
@@ -91,10 +96,10 @@ func (c *Core) doing(w *worker, rows *outlook) doing {
 }
 
 func (c *Core) idleTarget(w *worker, rows *outlook) doing {
-	if c.wants(w, rows.makers) {
+	if c.wants(w, rows) {
 		return waiting
 	}
-	if rows.some {
+	if rows.row != nil {
 		return noSlot
 	}
 	return nothing

@@ -92,7 +92,7 @@ func (c *Core) verdict(in Verdict) {
 		c.policy(w)
 		c.hold(w)
 	case in.Decision == VerdictReplace:
-		w.device = in.Device
+		w.device, w.on = in.Device, c.deviceOf(in.Device)
 		c.judged(w, taken)
 	case in.Decision == VerdictRestart:
 		c.judged(w, taken)
@@ -121,10 +121,15 @@ func (c *Core) policy(w *worker) {
 
 // worker gives a worker by name, or nil.
 func (c *Core) worker(id runner.Worker) *worker {
-	for i := range c.workers {
-		if c.workers[i].id == id {
-			return &c.workers[i]
-		}
+	of := c.targets
+	if id.Role == runner.Drafter {
+		of = c.ranks
+	}
+	if id.Rank < 0 || int(id.Rank) >= len(of) {
+		return nil
+	}
+	if w := &c.workers[of[id.Rank]]; w.id == id {
+		return w
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -11,6 +12,7 @@ import (
 type worker struct {
 	id      runner.Worker
 	device  string
+	on      int // where the device stands among the core's
 	life    life.Life
 	killed  bool // a Kill of this life is out
 	judged  bool // that Kill was for what the life did or failed to do
@@ -89,8 +91,8 @@ func (w *worker) mapped(a runner.Arena) bool {
 
 // waits reports whether an order that pick accepts has not been answered.
 func (w *worker) waits(pick func(runner.Order) bool) bool {
-	for _, o := range w.orders {
-		if pick(o.order) {
+	for i := range w.orders {
+		if pick(w.orders[i].order) {
 			return true
 		}
 	}
@@ -106,13 +108,14 @@ func is[T runner.Order](o runner.Order) bool {
 // find gives the worker of a life, or nil when that life is not the worker's
 // present one: what comes from it then is stale and changes nothing.
 func (c *Core) find(l runner.Life) *worker {
-	for i := range c.workers {
-		if w := &c.workers[i]; w.id == l.Worker && w.life.Generation == l.Generation {
-			return w
-		}
+	if w := c.worker(l.Worker); w != nil && w.life.Generation == l.Generation {
+		return w
 	}
 	return nil
 }
+
+// allReady reports whether every worker takes any order.
+func (c *Core) allReady() bool { return c.ready == len(c.workers) }
 
 func (c *Core) rank(r int) *worker { return &c.workers[c.ranks[r]] }
 
@@ -163,16 +166,17 @@ func (c *Core) replied(in Replied) {
 	}
 	w.heard = c.now
 	w.answers++
-	for i, o := range w.orders {
-		if o.seq != in.Seq {
+	for i := range w.orders {
+		if w.orders[i].seq != in.Seq {
 			continue
 		}
+		o := w.orders[i]
 		if t, ok := in.Reply.(runner.Trained); ok && votes(o, t) {
 			w.orders[i].turn = noTurn // the vote is still to come
 			c.trained(w, t)
 			return
 		}
-		w.orders = append(w.orders[:i:i], w.orders[i+1:]...)
+		w.orders = slices.Delete(w.orders, i, i+1)
 		c.answer(w, o, in.Reply)
 		return
 	}

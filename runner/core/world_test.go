@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/life"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
 
@@ -278,6 +279,7 @@ func (w *world) give(in ...Input) {
 			if w.after != nil {
 				w.after(as)
 			}
+			w.remembered()
 			if c := w.core; !c.end.finished {
 				if first := c.earliest(); !first.IsZero() && (c.wake.IsZero() || c.wake.After(first)) {
 					w.fault("something is due at %v, and the tick asked for is at %v", first, c.wake)
@@ -286,6 +288,30 @@ func (w *world) give(in ...Input) {
 		}()
 	}
 	w.inputs = nil
+}
+
+// remembered checks what the core keeps in mind against what it can look up.
+func (w *world) remembered() {
+	c, ready := w.core, 0
+	for i := range c.workers {
+		k := &c.workers[i]
+		if k.life.State == life.Ready {
+			ready++
+		}
+		if c.find(k.current()) != k || c.devices[k.on] != (device{k.device, c.cfg.Devices[k.device]}) {
+			w.fault("%v is found at %p for %p, on %+v for %s", k.current(), c.find(k.current()), k, c.devices[k.on], k.device)
+		}
+	}
+	if ready != c.ready {
+		w.fault("%d workers are ready, counted as %d", ready, c.ready)
+	}
+	var now outlook
+	if c.idle.known && (c.idle.row != now.of(c).row || c.idle.step != now.step || !slices.Equal(c.idle.makers, now.makers)) {
+		w.fault("idle targets have %+v before them, remembered as %+v", now, c.idle)
+	}
+	if !c.end.finished && c.prepareEach() {
+		w.fault("an arena was left to map")
+	}
 }
 
 // offeredBy gives the arena whose descriptor comes with an input, or 0.

@@ -30,6 +30,9 @@ type history struct {
 	row     runner.Row
 }
 
+// arenaOf names a target's arena.
+func arenaOf(w runner.Worker) runner.Arena { return runner.Arena(w.Rank + 1) }
+
 func (h *history) pick(role runner.Role, lost bool) (runner.Life, bool) {
 	var c []runner.Life
 	for _, l := range h.lives {
@@ -47,7 +50,7 @@ func (h *history) pick(role runner.Role, lost bool) (runner.Life, bool) {
 // and nobody left who may touch the bytes.
 func (h *history) write() {
 	life, ok := h.pick(runner.Target, false)
-	at, s, free := h.l.FreeOf(life.Worker)
+	at, s, free := h.l.FreeOf(arenaOf(life.Worker))
 	if !ok || !free {
 		return
 	}
@@ -131,6 +134,9 @@ func (h *history) die() {
 
 func (h *history) check() {
 	rows, held := map[runner.Row]bool{}, 0
+	for i := range h.l.Arenas {
+		h.room(h.l.Arenas[i].Arena)
+	}
 	for _, a := range h.l.Arenas {
 		for j, s := range a.Slots {
 			if s.State == Free {
@@ -153,6 +159,15 @@ func (h *history) check() {
 	}
 }
 
+// room checks that Room says what FreeOf and HighestFull find.
+func (h *history) room(a runner.Arena) {
+	_, _, free := h.l.FreeOf(a)
+	_, s, _ := h.l.HighestFull(a)
+	if gotFree, gotHighest := h.l.Room(a); gotFree != free || gotHighest != s.Row {
+		h.t.Fatalf("arena %d has room %t, %d; want %t, %d", a, gotFree, gotHighest, free, s.Row)
+	}
+}
+
 func TestI4_RandomHistories(t *testing.T) {
 	for seed := range uint64(400) {
 		h := &history{t: t, r: rand.New(rand.NewPCG(seed, 4)), lost: map[runner.Life]bool{}, highest: map[runner.Slot]runner.Version{}}
@@ -171,8 +186,8 @@ func TestI4_RandomHistories(t *testing.T) {
 			case n < 7:
 				h.die()
 			default:
-				w := runner.Worker{Role: runner.Target, Rank: runner.Rank(h.r.IntN(2))}
-				if at, _, ok := h.l.HighestFull(w); ok {
+				a := runner.Arena(1 + h.r.IntN(2))
+				if at, _, ok := h.l.HighestFull(a); ok {
 					if err := h.l.Apply(at, Event{Kind: Drop}); err != nil {
 						t.Fatal(err)
 					}
