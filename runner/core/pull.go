@@ -44,11 +44,11 @@ func (c *Core) pull(r int) bool {
 		return false
 	}
 	at, s, ok := c.ledger.Find(row.Row)
-	if !ok || s.State != lease.Full || !w.mapped(at.Arena) {
+	if !ok || s.State != lease.Full {
 		return false
 	}
 	i, ok := place(w.buffers, w.training())
-	if !ok || !c.mayDrop(r, w.buffers[i], row.Row, n, ahead) {
+	if !ok || !c.mayDrop(r, w.buffers[i], row.Row, n, ahead) || !w.mapped(at.Arena) {
 		return false
 	}
 	c.must(c.ledger.Apply(at, lease.Event{Kind: lease.Read, Life: w.current()}))

@@ -28,9 +28,9 @@ const (
 
 var doingNames = [doings]string{"absent", "train", "commit", "produce", "evaluate", "vote", "join", "turn", "row", "slot", "nothing"}
 
-// usage is a worker's time since the first order to train, up to the last
+// Usage is a worker's time since the first order to train, up to the last
 // decision, by what it went to.
-type usage [doings]time.Duration
+type Usage [doings]time.Duration
 
 // account puts the time since the last input down to what each worker was doing.
 func (c *Core) account(now time.Time) {
@@ -130,8 +130,8 @@ func (c *Core) idleDrafter(w *worker) doing {
 	return voting // for the other ranks, to reduce together
 }
 
-// byName gives the times that are not zero.
-func (u usage) byName() map[string]time.Duration {
+// ByName gives the times that are not zero.
+func (u Usage) ByName() map[string]time.Duration {
 	out := map[string]time.Duration{}
 	for d, spent := range u {
 		if spent > 0 {

@@ -35,18 +35,19 @@ func TestUsage(t *testing.T) {
 		whole := m.Decided.Sub(m.Training)
 		for _, x := range w.core.View().Workers {
 			sum := time.Duration(0)
-			for _, spent := range x.Usage {
+			used := x.Usage.ByName()
+			for _, spent := range used {
 				sum += spent
 			}
 			if sum != whole || whole <= 0 {
-				t.Errorf("%d drafters: %s: %v in all of %v: %v", s.drafters, x.Worker, sum, whole, x.Usage)
+				t.Errorf("%d drafters: %s: %v in all of %v: %v", s.drafters, x.Worker, sum, whole, used)
 			}
 			wanted := "train"
 			if x.Worker.Role == runner.Target {
 				wanted = "produce"
 			}
-			if s.targets == 1 && x.Usage[wanted] == 0 || x.Usage["absent"] != 0 {
-				t.Errorf("%d drafters: %s: %v", s.drafters, x.Worker, x.Usage)
+			if s.targets == 1 && used[wanted] == 0 || used["absent"] != 0 {
+				t.Errorf("%d drafters: %s: %v", s.drafters, x.Worker, used)
 			}
 		}
 	}

@@ -54,7 +54,7 @@ type WorkerView struct {
 	Step        runner.Step
 	HasState    bool
 	Strikes     int
-	Usage       map[string]time.Duration // of training's time, by what it went to
+	Usage       Usage // of training's time
 	Certified   bool
 	Certificate runner.Certificate
 }
@@ -84,12 +84,12 @@ type ArenaView struct {
 	Slots     []SlotView
 }
 
-// SlotView is one slot. Holder is empty where it is free or full.
+// SlotView is one slot. Holder is zero where it is free or full.
 type SlotView struct {
 	State   string
 	Version runner.Version
 	Row     runner.Row
-	Holder  string
+	Holder  runner.Life
 }
 
 // ImageView is one image in memory.
@@ -109,8 +109,9 @@ func (c *Core) View() View {
 	if p := c.planOf(max(1, c.decided)); p != nil {
 		v.Epoch = p.Plan.Epoch
 	}
+	v.Workers = make([]WorkerView, len(c.workers))
 	for i := range c.workers {
-		v.Workers = append(v.Workers, c.workers[i].view())
+		c.workers[i].view(&v.Workers[i])
 	}
 	v.Gate = GateView{Width: c.gate.Width, MaxHolders: c.gate.Max, Sequence: slices.Clone(c.gate.Sequence)}
 	for _, h := range c.gate.Holders {
@@ -119,8 +120,9 @@ func (c *Core) View() View {
 	for _, q := range c.gate.Queue {
 		v.Gate.Queue = append(v.Gate.Queue, Waiting(q))
 	}
-	for i, a := range c.ledger.Arenas {
-		v.Arenas = append(v.Arenas, arenaView(a, f.arenas[i]))
+	v.Arenas = make([]ArenaView, len(c.ledger.Arenas))
+	for i := range c.ledger.Arenas {
+		v.Arenas[i] = arenaView(&c.ledger.Arenas[i], f.arenas[i])
 	}
 	for _, im := range c.images {
 		v.Images = append(v.Images, ImageView{im.id, im.step, im.state == valid})
@@ -133,24 +135,20 @@ func (c *Core) View() View {
 	return v
 }
 
-func (w *worker) view() WorkerView {
-	v := WorkerView{Worker: w.id, Device: w.device, State: w.life.State.String(), Generation: w.life.Generation, Since: w.life.Since,
-		Step: w.at, HasState: w.has, Strikes: w.life.Strikes, Usage: w.usage.byName(), Certificate: w.certificate,
+func (w *worker) view(v *WorkerView) {
+	*v = WorkerView{Worker: w.id, Device: w.device, State: w.life.State.String(), Generation: w.life.Generation, Since: w.life.Since,
+		Step: w.at, HasState: w.has, Strikes: w.life.Strikes, Usage: w.usage, Certificate: w.certificate,
 		Certified: w.life.State.Alive()}
 	if len(w.orders) > 0 {
 		v.Order, v.Since = runner.OrderType(w.orders[0].order), w.orders[0].sent
 	}
-	return v
 }
 
-func arenaView(a lease.Arena, f arenaFigures) ArenaView {
-	v := ArenaView{Arena: a.Arena, Worker: a.Owner, Kind: f.kind, SlotBytes: f.slotBytes, HandOffs: a.HandOffs}
-	for _, s := range a.Slots {
-		x := SlotView{State: s.State.String(), Version: s.Version, Row: s.Row}
-		if s.Holder != (runner.Life{}) {
-			x.Holder = s.Holder.String()
-		}
-		v.Slots = append(v.Slots, x)
+func arenaView(a *lease.Arena, f arenaFigures) ArenaView {
+	v := ArenaView{Arena: a.Arena, Worker: a.Owner, Kind: f.kind, SlotBytes: f.slotBytes, HandOffs: a.HandOffs, Slots: make([]SlotView, len(a.Slots))}
+	for i := range a.Slots {
+		s := &a.Slots[i]
+		v.Slots[i] = SlotView{State: s.State.String(), Version: s.Version, Row: s.Row, Holder: s.Holder}
 	}
 	return v
 }

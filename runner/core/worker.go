@@ -23,7 +23,7 @@ type worker struct {
 	orders  []order   // not answered yet, oldest first; a lost life's until it is reaped
 	heard   time.Time // last reply
 	answers int       // so many so far
-	usage   usage     // of its time, over all lives
+	usage   Usage     // of its time, over all lives
 	maps    []mapping
 
 	slotBytes   uint64

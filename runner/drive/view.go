@@ -32,8 +32,8 @@ type Arranged struct {
 
 // view makes a View. From the loop alone.
 func (l *Loop) view() View {
-	v := View{View: l.core.View(), Scheduler: l.guard.scheduler.Name(), Pids: map[runner.Life]int{},
-		ArenaBytes: map[runner.Arena]uint64{}, ImageBytes: map[core.ImageID]uint64{}, Worse: maps.Clone(l.degrade), Arranged: l.newest}
+	v := View{View: l.core.View(), Scheduler: l.guard.scheduler.Name(), Pids: make(map[runner.Life]int, len(l.lives)),
+		ArenaBytes: make(map[runner.Arena]uint64, len(l.arenas)), ImageBytes: map[core.ImageID]uint64{}, Worse: maps.Clone(l.degrade), Arranged: l.newest}
 	for id, e := range l.lives {
 		if e.process != nil {
 			v.Pids[id] = e.process.Facts().Pid

@@ -252,10 +252,8 @@ func arenasOf(v drive.View) []admin.ArenaStatus {
 		s := admin.ArenaStatus{Worker: a.Worker, Kind: a.Kind, Bytes: v.ArenaBytes[a.Arena], HandOffs: a.HandOffs}
 		for _, x := range a.Slots {
 			slot := admin.SlotStatus{State: x.State, Version: x.Version, Row: x.Row}
-			if life, _, ok := strings.Cut(x.Holder, "."); ok {
-				if w, err := runner.ParseWorker(life); err == nil {
-					slot.Holder = &w
-				}
+			if x.Holder != (runner.Life{}) {
+				slot.Holder = &x.Holder.Worker
 			}
 			s.Slots = append(s.Slots, slot)
 		}
