@@ -19,8 +19,8 @@ func (h *home) faulty(faults []string, args ...string) *running {
 	return h.launch([]string{"DFLASH_RUNNER_FAULT=" + strings.Join(faults, ",")}, command(args...))
 }
 
-// TestStruck: workers die in four ways in one run, and it ends as if nothing
-// had happened.
+// TestStruck: workers die in four ways in one run, both drafters once at the same
+// moment, and it ends as if nothing had happened.
 func TestStruck(t *testing.T) {
 	if testing.Short() {
 		return
@@ -28,10 +28,11 @@ func TestStruck(t *testing.T) {
 	reference := want(t)
 	h := newHome(t)
 	r := h.faulty([]string{
-		"drafter/1:train@3:1:exit",    // in a micro-step
-		"target/0:produce:20:sigkill", // with a slot half written
-		"drafter/0:commit@7:1:sigkill",
-		"drafter/1:train@11:2:raise:2", // the reducing micro-step, in its second life
+		"drafter/1:train@3:1:exit",     // in a micro-step
+		"target/0:produce:20:sigkill",  // with a slot half written
+		"drafter/0:commit@7:1:sigkill", // decided, and applied by none
+		"drafter/1:commit@7:1:sigkill:2",
+		"drafter/1:train@11:2:raise:3", // the reducing micro-step, in its third life
 		"target/0:evaluate:1:exit:2",
 	}, up("struck")...)
 	worried := false
@@ -50,9 +51,10 @@ func TestStruck(t *testing.T) {
 	if read(t, h.path("struck", "export", "model.safetensors")) != reference.export {
 		t.Error("the export differs from the undisturbed run's")
 	}
-	if n := count(records, "restore"); n != 0 || s.Lineage != 1 {
-		t.Errorf("want replacements fed by their peers, got %d restores, lineage %d", n, s.Lineage)
+	if n := count(records, "restore"); n != 1 || s.Lineage != 2 {
+		t.Errorf("want a restore where both drafters died, else replacements fed by their peers, got %d restores, lineage %d", n, s.Lineage)
 	}
+	checkCosts(t, h.events("struck"), records)
 	h.must(0, "journal", "verify")
 	checkReports(t, h, s)
 }
@@ -68,7 +70,8 @@ func checkReports(t *testing.T, h *home, s admin.Summary) {
 		"drafter/1.1": {Cause: runner.CauseExit, ExitCode: 3, LastOrder: "train"},
 		"drafter/0.1": {Cause: runner.CauseSignal, ExitCode: -1, Signal: "SIGKILL", LastOrder: "commit"},
 		"target/0.1":  {Cause: runner.CauseSignal, ExitCode: -1, Signal: "SIGKILL", LastOrder: "produce"},
-		"drafter/1.2": {Cause: runner.CausePython, LastOrder: "train"},
+		"drafter/1.2": {Cause: runner.CauseSignal, ExitCode: -1, Signal: "SIGKILL", LastOrder: "commit"},
+		"drafter/1.3": {Cause: runner.CausePython, LastOrder: "train"},
 		"target/0.2":  {Cause: runner.CauseExit, ExitCode: 3, LastOrder: "evaluate"},
 	} {
 		f, ok := got[life]
@@ -79,20 +82,20 @@ func checkReports(t *testing.T, h *home, s admin.Summary) {
 			t.Errorf("%s: want the last lines of stderr, got %q", life, f.Stderr)
 		}
 	}
-	if len(s.Failures) != 5 || len(named(h.events("struck"), "worker died")) != 5 {
-		t.Errorf("want five deaths, each told once, got %d in the summary, %d events", len(s.Failures), len(named(h.events("struck"), "worker died")))
+	if len(s.Failures) != 6 || len(named(h.events("struck"), "worker died")) != 6 {
+		t.Errorf("want six deaths, each told once, got %d in the summary, %d events", len(s.Failures), len(named(h.events("struck"), "worker died")))
 	}
-	if f := got["drafter/1.2"]; !strings.Contains(strings.Join(f.Traceback, "\n"), "RuntimeError: fault at train@11") {
+	if f := got["drafter/1.3"]; !strings.Contains(strings.Join(f.Traceback, "\n"), "RuntimeError: fault at train@11") {
 		t.Errorf("want the traceback of the uncaught error, got %q", f.Traceback)
 	}
 	for _, w := range s.Workers {
-		if want := map[string]int{"drafter/0": 2, "drafter/1": 3, "target/0": 3}[w.Name.String()]; int(w.Generations) != want {
+		if want := map[string]int{"drafter/0": 2, "drafter/1": 4, "target/0": 3}[w.Name.String()]; int(w.Generations) != want {
 			t.Errorf("%s: want %d generations, got %d", w.Name, want, w.Generations)
 		}
 	}
 	wantFields(t, "logs --failure --json", h.must(0, "logs", "--failure", "--json").out, failureFields)
-	if text := h.must(0, "logs", "--failure", "drafter/1").out; strings.Count(text, "hint: ") != 2 || !strings.Contains(text, "Traceback") {
-		t.Errorf("logs --failure: want two reports with hints, and a traceback, got\n%s", text)
+	if text := h.must(0, "logs", "--failure", "drafter/1").out; strings.Count(text, "hint: ") != 3 || !strings.Contains(text, "Traceback") {
+		t.Errorf("logs --failure: want three reports with hints, and a traceback, got\n%s", text)
 	}
 }
 

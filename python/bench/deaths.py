@@ -1,8 +1,9 @@
 """What a worker's death costs a run: from the kill to its report, to the next settled step, and who survived.
 
-`python deaths.py BINARY --kill drafter/1@20 --kill target/0@40 -- up -f FILE --name NAME …`: starts that run
-here, kills each worker with SIGKILL in the middle of the step after the given one is decided, and
-reads times from the run's events. Prints a table to stderr and one JSON object to stdout. Needs no torch.
+`python deaths.py BINARY --kill drafter/1@20 --kill drafters@30 --kill target/0@40 -- up -f FILE --name NAME`:
+starts that run here, kills each worker (`drafters`: all of them at once) with SIGKILL in the middle of the
+step after the given one is decided, and reads times and steps from the run's events. Prints a table to
+stderr and one JSON object to stdout. Needs no torch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,9 +33,13 @@ class Kill:
 
     @staticmethod
     def of(text: str) -> Kill:
-        """From `drafter/1@20`."""
+        """From `drafter/1@20` or `drafters@20`."""
         worker, _, step = text.partition("@")
         return Kill(worker=worker, step=int(step))
+
+    def struck(self, names: Iterable[str]) -> list[str]:
+        """Those of the workers that it kills."""
+        return [name for name in names if name == self.worker or f"{name.split('/')[0]}s" == self.worker]
 
 
 def seconds(event: dict[str, Any]) -> float:
@@ -99,48 +104,85 @@ class Run:
 
 
 def strike(run: Run, kill: Kill) -> dict[str, Any]:
-    """Kill a worker in the middle of a step; what was seen at once."""
+    """Kill in the middle of a step; what was seen at once.
+
+    Raises:
+        ValueError: there is no such worker.
+    """
     spacing = run.until_decided(kill.step)
     before = run.workers()
+    workers = kill.struck(before)
+    if not workers:
+        raise ValueError(f"kill {kill.worker}: want one of {sorted(before)}, or `drafters`")
     time.sleep(spacing * 0.4)
-    os.kill(before[kill.worker]["pid"], signal.SIGKILL)
-    struck = time.time()
-    return {"kill": kill, "at": struck, "pids": {name: w["pid"] for name, w in before.items()}}
+    at = time.time()
+    for name in workers:
+        os.kill(before[name]["pid"], signal.SIGKILL)
+    pids = {name: worker["pid"] for name, worker in before.items()}
+    return {"kill": kill, "workers": workers, "at": at, "pids": pids}
 
 
 def recovered(run: Run, struck: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the next decided step after the replacement is ready, and tell what it took."""
+    """Wait for the next decided step after all replacements are ready, and tell what it took."""
     kill: Kill = struck["kill"]
-
-    def first(name: str, **fields: Any) -> dict[str, Any] | None:
-        for event in run.events():
-            if seconds(event) >= struck["at"] and event["event"] == name:
-                if all(event.get(key) == value for key, value in fields.items()):
-                    return event
-        return None
-
-    while (ready := first("worker ready", worker=kill.worker)) is None or not any(
-        e["event"] == "step decided" and seconds(e) > seconds(ready) for e in run.events()
-    ):
+    while not (found := after_death(list(run.events()), struck))["settled"]:
         if run.process.poll() is not None:
             break
         time.sleep(0.02)
-    died = first("worker died", worker=kill.worker)
-    decided = [seconds(e) for e in run.events() if e["event"] == "step decided"]
-    after = [at for at in decided if at > struck["at"]]
-    settled = [at for at in after if ready and at > seconds(ready)] if "drafter" in kill.worker else after
     now = run.workers()
-    survivors = {name: pid for name, pid in struck["pids"].items() if name != kill.worker}
-    certificate = now[kill.worker].get("certificate") or {}
+    survivors = {name: pid for name, pid in struck["pids"].items() if name not in struck["workers"]}
+    certificate = now[struck["workers"][-1]].get("certificate") or {}
+    died, ready, settled = found["died"], found["ready"], found["settled"]
     return {
         "worker": kill.worker,
         "after_step": kill.step,
-        "to_report_s": round(seconds(died) - struck["at"], 3) if died else None,
-        "to_ready_s": round(seconds(ready) - struck["at"], 2) if ready else None,
-        "to_settled_step_s": round(settled[0] - struck["at"], 2) if settled else None,
+        "to_report_s": round(died - struck["at"], 3) if died else None,
+        "to_ready_s": round(ready - struck["at"], 2) if ready else None,
+        "to_settled_step_s": round(settled - struck["at"], 2) if settled else None,
+        "ready_to_settled_s": round(settled - ready, 2) if settled and ready else None,
+        "steps_again": found["steps_again"],
         "replacement_s": {k: round(v, 2) for k, v in certificate.get("seconds", {}).items()},
         "cache": certificate.get("cache"),
         "survivors_kept": {name: now[name]["pid"] == pid for name, pid in survivors.items()},
+    }
+
+
+def after_death(events: list[dict[str, Any]], struck: dict[str, Any]) -> dict[str, Any]:
+    """What events tell of a kill so far.
+
+    Args:
+        events: of the run, all of them.
+        struck: what `strike` gave.
+
+    Returns:
+        `died`: when the last of those killed was reported; `ready`: when the slowest replacement was;
+        `settled`: when the next step was decided after that, or, where only a target was killed, after
+        the kill; each in seconds, None while it has not been. `steps_again`: decided steps that a restore
+        undid.
+    """
+    after = [event for event in events if seconds(event) >= struck["at"]]
+
+    def last_of(name: str) -> float | None:
+        first = {}
+        for event in after:
+            if event["event"] == name and event.get("worker") in struck["workers"]:
+                first.setdefault(event["worker"], seconds(event))
+        return max(first.values()) if len(first) == len(struck["workers"]) else None
+
+    ready = last_of("worker ready")
+    since = ready if any(name.startswith("drafter/") for name in struck["workers"]) else struck["at"]
+    decided = [seconds(e) for e in after if e["event"] == "step decided" and since and seconds(e) > since]
+    before, again = 0, 0
+    for event in events:
+        if event["event"] == "step decided":
+            before = event["step"]
+        elif event["event"] == "restored" and seconds(event) >= struck["at"]:
+            again += before - event.get("step", 0)
+    return {
+        "died": last_of("worker died"),
+        "ready": ready,
+        "settled": decided[0] if ready and decided else None,
+        "steps_again": again,
     }
 
 

@@ -12,6 +12,7 @@ from dflash_runner import config
 from dflash_runner.errors import Kind, WorkerError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
+import deaths
 import told
 import traced
 import workload
@@ -76,3 +77,23 @@ def test_operators_are_added_up_by_name():
     assert found["aten::mm"]["calls"] == 3 and found["aten::mm"]["ms"] > 0
     longest = [kernel["ms"] for kernel in found.values()]
     assert longest == sorted(longest, reverse=True)
+
+
+def test_what_the_death_of_all_drafters_cost():
+    def event(at, name, **fields):
+        return {"at": f"2026-11-30T10:00:{at:09.6f}Z", "event": name, **fields}
+
+    pair = ["drafter/0", "drafter/1"]
+    kill = deaths.Kill.of("drafters@6")
+    assert kill.struck(["target/0", *pair]) == pair
+    assert deaths.Kill.of("drafter/1@6").struck(["target/0", *pair]) == ["drafter/1"]
+    told_of = [event(1, "worker ready", worker=name) for name in pair]  # their first lives: not counted
+    told_of += [event(2 + n, "step decided", step=n) for n in range(1, 7)]
+    struck = {"workers": pair, "at": deaths.seconds(event(8.5, ""))}
+    told_of += [event(9, "worker died", worker=name) for name in pair]
+    told_of += [event(9.5, "restored", step=4), event(12, "worker ready", worker="drafter/1")]
+    assert deaths.after_death(told_of, struck)["settled"] is None
+    told_of += [event(15, "worker ready", worker="drafter/0"), event(15.75, "step decided", step=5)]
+    found = deaths.after_death(told_of, struck)
+    assert (found["settled"] - found["ready"], found["steps_again"]) == (0.75, 2)
+    assert found["died"] - struck["at"] == 0.5
