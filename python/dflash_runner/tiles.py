@@ -40,7 +40,7 @@ def lists(rule: Rule) -> tuple[Tensor, ...]:
 
     Returns:
         Count and index, as `listed` gives them, of partial and full tiles by queries, then by keys, which
-        the backward reads; then the spans of context, first [B,N] and end [B,N]. `MASK` has their names.
+        the backward reads; then the spans of context, first [B,N] and end [B,N].
 
     Source: `attention.Rule`; torch BlockMask.
     """
@@ -49,7 +49,7 @@ def lists(rule: Rule) -> tuple[Tensor, ...]:
     found = tiles(first_BN.numpy(), end_BN.numpy(), block_size=size, length=length)
     by_queries = [*listed(found.partial_BMU), *listed(found.full_BMU)]
     by_keys = [*listed(found.partial_BMU.swapaxes(1, 2)), *listed(found.full_BMU.swapaxes(1, 2))]
-    return (*map(torch.from_numpy, by_queries + by_keys), first_BN, end_BN)
+    return (*by_queries, *by_keys, first_BN, end_BN)
 
 
 def tiles(
@@ -88,14 +88,14 @@ def tiles(
     return Tiles(partial_BMU=some_BMU & ~full_BMU, full_BMU=full_BMU)
 
 
-def listed(tiles_BMU: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def listed(tiles_BMU: np.ndarray) -> tuple[Tensor, Tensor]:
     """(count [B,1,M], index [B,1,M,U]) of the true tiles of each line, int32: the form kernels read.
 
     The true ones stand first, in rising order; what follows them means nothing.
     """
-    count_B1M = tiles_BMU.sum(axis=-1, dtype=np.int32)[:, None]
-    index_BMU = np.argsort(~tiles_BMU, axis=-1, kind="stable")
-    return count_B1M, index_BMU.astype(np.int32)[:, None]
+    count_BM = tiles_BMU.sum(axis=-1, dtype=np.int32)
+    index_BMU = np.argsort(~tiles_BMU, axis=-1, kind="stable").astype(np.int32, order="C")
+    return torch.from_numpy(count_BM)[:, None], torch.from_numpy(index_BMU)[:, None]
 
 
 def _overlap(first: np.ndarray, end: np.ndarray, left_U: np.ndarray, size: int) -> np.ndarray:
