@@ -60,6 +60,7 @@ class Steps:
         self._alone = Communicator("", number=1, world=1, rank=0)
         self._pieces = [Piece(0, 0, 0, shape.tokens, min(shape.anchors, shape.tokens - 1))]
         self._row = workload.rows_of(shape, device=device)()
+        devices.settle(self.device)  # a row that is prepared is complete: no stream is waited for
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="copy")
         self._next = self._begin()
 

@@ -24,6 +24,8 @@ from dflash_runner.staging import Copies, Staging, send_together
 from dflash_runner.tiles import lists
 
 _SMALL = ("tokens", "loss_mask", "documents")
+_OF_BLOCKS = ("noise_BQ", "positions_BS", "noise_positions_BQ", "labels_BNJ", "valid_BNJ", "weights_BNJ")
+_OF_RULE = ("anchors_BN", "keep_BN", "documents_BS")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,19 +141,11 @@ class Preparation:
 
 def sent(blocks: loss.Blocks, device: torch.device) -> loss.Blocks:
     """Blocks of the host on a device, in one transfer that nobody waits for."""
-    names = [field.name for field in dataclasses.fields(loss.Blocks) if field.name.endswith(("Q", "S", "J"))]
     rule = blocks.rule
-    ruling = (rule.anchors_BN, rule.keep_BN, rule.documents_BS)
-    own = [getattr(blocks, name) for name in names]
-    there = send_together([*own, *ruling, *(rule.lists or ())], device)
-    anchors_BN, keep_BN, documents_BS, *tiles = there[len(names) :]
-    return loss.Blocks(
-        **dict(zip(names, there, strict=False)),
-        rule=Rule(
-            anchors_BN=anchors_BN,
-            keep_BN=keep_BN,
-            documents_BS=documents_BS,
-            block_size=rule.block_size,
-            lists=tuple(tiles) if rule.lists is not None else None,
-        ),
-    )
+    own = [getattr(blocks, name) for name in _OF_BLOCKS]
+    ruling = [getattr(rule, name) for name in _OF_RULE]
+    there = iter(send_together([*own, *ruling, *(rule.lists or ())], device))
+    of_blocks = {name: next(there) for name in _OF_BLOCKS}
+    of_rule = {name: next(there) for name in _OF_RULE}
+    tiles = None if rule.lists is None else tuple(there)
+    return loss.Blocks(**of_blocks, rule=Rule(**of_rule, block_size=rule.block_size, lists=tiles))

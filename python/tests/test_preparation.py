@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -67,6 +68,25 @@ def test_what_is_sent_together_arrives_as_it_was(worker: Worker, monkeypatch: py
     for one, other in zip(there.blocks.rotaries, here.blocks.rotaries, strict=True):
         assert torch.equal(one.cos_B1SE, other.cos_B1SE)
         assert torch.equal(one.sin_B1SE, other.sin_B1SE)
+
+
+def test_a_stream_waits_and_keeps_the_memory(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event first; then the stream is told of every stretch of memory that it will read."""
+    tensors, pieces = worker.subject._row(BUCKETS[0])  # noqa: SLF001
+    prepared = dataclasses.replace(
+        worker.trainer.prepare(tensors, epoch=0, pieces=pieces), ready="the preparation's end"
+    )
+    told: list[object] = []
+    stream = SimpleNamespace(wait_event=told.append)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
+    monkeypatch.setattr(
+        torch.Tensor, "record_stream", lambda tensor, _: told.append(tensor.untyped_storage().data_ptr())
+    )
+    prepared.wait()
+    turned = [half for r in prepared.blocks.rotaries for half in (r.cos_B1SE, r.sin_B1SE)]
+    read = [*leaves(prepared.blocks).values(), *turned]
+    assert told[0] == "the preparation's end"
+    assert set(told[1:]) == {tensor.untyped_storage().data_ptr() for tensor in read}
 
 
 def test_memory_that_is_too_small_is_refused() -> None:
