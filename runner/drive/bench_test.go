@@ -32,7 +32,7 @@ func BenchmarkLoop64(b *testing.B) {
 	for range 20_000 { // so that an epoch has many steps
 		r.index.Samples = append(r.index.Samples, rows.SampleInfo{Tokens: 16, Supervised: 8, Anchors: 7})
 	}
-	steps := runner.Step(max(50, b.N/20))
+	steps := runner.Step(max(250, b.N/20)) // fewer give too few questions for a p99
 	r.config.Core.Steps, r.rows.Schedule.Total = steps, uint64(steps)
 
 	var took []time.Duration
