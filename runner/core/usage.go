@@ -39,10 +39,11 @@ func (c *Core) account(now time.Time) {
 	if c.figures.moments.Training.IsZero() || c.over(c.decided+1) || c.end.on {
 		return
 	}
-	c.figures.stalls.spend(c.keptBy(), now.Sub(from))
+	spent := now.Sub(from)
+	c.figures.stalls.spend(c.keptBy(), spent)
 	for i := range c.workers {
 		w := &c.workers[i]
-		w.usage[c.doing(w, &c.idle)] += now.Sub(from)
+		w.usage[c.doing(w, &c.idle)] += spent
 	}
 }
 
