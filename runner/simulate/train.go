@@ -49,7 +49,7 @@ func (w *world) start(x *worker) int {
 // turn of their devices is free. It ends for all when the slowest is done and
 // the gradients are summed.
 func (w *world) reduce() bool {
-	if !w.reducing() || w.busy > 0 {
+	if !w.reducing() || w.busy > 0 || w.holds(nil, 0) {
 		return false
 	}
 	w.ready = 0

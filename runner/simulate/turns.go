@@ -31,7 +31,7 @@ func (w *world) turn(n *node) bool {
 	clear(wants)
 	for i := range n.workers {
 		x := &n.workers[i]
-		if !w.wants(n, x, i) {
+		if !w.wants(n, x, i) || w.holds(n, i) {
 			continue
 		}
 		if first := wants[x.device]; first == 0 || x.before(&n.workers[first-1]) {
@@ -40,7 +40,7 @@ func (w *world) turn(n *node) bool {
 	}
 	for i := range n.workers {
 		d := &n.devices[n.workers[i].device]
-		if wants[n.workers[i].device] != i+1 || d.taken >= d.turns || w.reducing() && d.trains > 0 {
+		if wants[n.workers[i].device] != i+1 || d.taken >= d.turns || w.s.hold == nil && w.reducing() && d.trains > 0 {
 			continue
 		}
 		if n.workers[i].id.Role == runner.Target {
@@ -51,6 +51,10 @@ func (w *world) turn(n *node) bool {
 	}
 	return false
 }
+
+// holds reports whether a search keeps a worker from beginning what it wants
+// to, or, without a node, all ranks from beginning the last micro-step.
+func (w *world) holds(n *node, i int) bool { return w.s.hold != nil && w.s.hold(w, n, i) }
 
 // before reports whether a worker goes before another of its device: a drafter
 // before a target, then the longest unserved.
