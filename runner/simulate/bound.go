@@ -53,9 +53,8 @@ type Bound struct {
 // micro-step. A stronger bound, by which only whole rows are made between two of
 // these, was worked out by its dual for eight pairs: where times differ by some
 // percent, whole rows fill nearly any gap if they are chosen for it, and it rose
-// by 0.01 %. On the trace with pauses and a slow device, what begins at once
-// takes 6.1 % longer than the bound, and what is held back by a rule that knows
-// all costs 2.7 % (TestHeldBack): it is not the bound that is loose there.
+// by 0.01 %. On the trace with pauses and a slow device, a rule that knows all
+// costs comes to within 2.7 % (TestHeldBack).
 //
 // What devices compute is the same in every schedule, but for who makes a row
 // where devices differ in speed; there the slowest is taken. So idle time, turns

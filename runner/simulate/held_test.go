@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// foresight holds rows of later steps back on eight pairs, knowing what all
-// costs: no rule of a run could.
+// foresight holds rows of later steps back on eight pairs as package pace does,
+// but knows what all costs, and has targets wait while votes are out: no rule of
+// a run could.
 type foresight struct {
 	w   *world
 	n   *node
@@ -113,7 +114,7 @@ func (f foresight) made(row int) time.Duration {
 }
 
 // TestHeldBack: where rows take a while by surprise and a device is slow, the
-// bound is near what can be done, and far from what begins at once.
+// bound is near what can be done, and a run near to it.
 func TestHeldBack(t *testing.T) {
 	all := []int{0, 1, 2, 3, 4, 5, 6, 7}
 	s := Setup{Trace: shipped(t, "stragglers"), Nodes: 1, Workers: lay(all, all), Turns: ones(8), Slots: 3, RowsPerStep: 40, Steps: 60, Trail: true}
@@ -127,7 +128,7 @@ func TestHeldBack(t *testing.T) {
 	bound := s.Bound().Seconds
 	over, most := rule.Makespan.Seconds()/bound-1, held.Makespan.Seconds()/bound-1
 	t.Logf("longer than the bound: %.2f %% by rule, %.2f %% where costs are known and rows held back", 100*over, 100*most)
-	if most > 0.028 || most > over/2 {
-		t.Errorf("%.4f longer than the bound where costs are known, %.4f by rule: the bound may be loose", most, over)
+	if most > 0.028 || over > 0.03 {
+		t.Errorf("%.4f longer than the bound where costs are known, %.4f by rule: want at most 0.028 and 0.03", most, over)
 	}
 }
