@@ -121,8 +121,11 @@ class DrafterSubject:
         queries, tokens = len(case.anchors) * case.block_size, len(case.documents)
         shapes = [(config.heads, queries)] + 2 * [(config.kv_heads, tokens + queries)]
         drawn = [
-            torch.randn(1, *shape, config.head_dim, generator=generator).to(device, dtype).requires_grad_()
-            for shape in shapes
+            torch.randn(1, length, heads, config.head_dim, generator=generator)
+            .to(device, dtype)
+            .transpose(1, 2)  # a token's heads side by side, as the drafter has them
+            .requires_grad_()
+            for heads, length in shapes
         ]
         exact = [tensor.detach()[0].double().requires_grad_() for tensor in drawn]
         got = self._trainer.attention.over(case.rule(device))(*drawn)
