@@ -102,8 +102,8 @@ func (b badStart) between(t *testing.T) func(code string) {
 
 // badStarts are plugins that cannot be used, and what is said of them.
 var badStarts = []badStart{
-	{which: "none", says: `start plugin: it ended before its handshake; its last line: "usage: none [flags]"`},
-	{which: "exits", says: `start plugin: it ended before its handshake; its last line: "no licence found"`},
+	{which: "none", says: `start plugin: it ended before its handshake, with exit code 0; its last line: "usage: none [flags]"`},
+	{which: "exits", says: `start plugin: it ended before its handshake, with exit code 3; its last line: "no licence found"`},
 	{which: "old-version", says: "start plugin: protocol version: want 1, got 7"},
 	{which: "hang-info", set: "scheduler.deadline=300ms", says: "info: no answer within 300ms"},
 	{which: "wrong-sum", says: "want sha256 0000"},

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,8 +24,8 @@ func TestRefusedAtStart(t *testing.T) {
 		says   string
 		hinted bool
 	}{
-		{which: "none", says: `ended before its handshake; its last line: "usage: none`, hinted: true},
-		{which: "exits", says: `ended before its handshake; its last line: "no licence found"`, hinted: true},
+		{which: "none", says: `ended before its handshake, with exit code 0; its last line: "usage: none`, hinted: true},
+		{which: "exits", says: `ended before its handshake, with exit code 3; its last line: "no licence found"`, hinted: true},
 		{which: "silent", spoil: func(_ *testing.T, _ *Entry, o *Options) { o.Start = 300 * time.Millisecond }, says: "no handshake within 300ms", hinted: true},
 		{which: "old-version", says: "protocol version: want 1, got 7", hinted: true},
 		{which: "evil-address", says: "want a socket in the plugin's directory"},
@@ -174,25 +175,39 @@ func TestStrikesQuarantine(t *testing.T) {
 	}
 }
 
-// TestDeathIsQuarantine: a plugin that dies under a question.
+// TestDeathIsQuarantine: a plugin that dies is absent, and how it died is told,
+// also where a strike ended it first.
 func TestDeathIsQuarantine(t *testing.T) {
-	gone := make(chan State, 64)
-	o := options(t)
-	o.Changed = func(s State) { gone <- s }
-	p := started(t, "dies", o)
-	if _, err := p.Arrange(t.Context(), ask()); err == nil {
-		t.Fatal("got an answer of a dead plugin")
-	}
-	for s := range gone {
-		if s.State == Quarantined {
-			if !strings.Contains(s.Last, "ended by itself") && !strings.Contains(s.Last, "arrange") {
-				t.Errorf("got %+v", s)
+	for name, c := range map[string]struct {
+		strikes int
+		die     func(*Plugin)
+		says    string
+	}{
+		"under a question": {3, func(p *Plugin) { _, _ = p.Arrange(t.Context(), ask()) }, "it ended unasked, with exit code 4"},
+		"at a strike":      {1, func(p *Plugin) { _, _ = p.Arrange(t.Context(), ask()) }, "it ended unasked, with exit code 4"},
+		"by a signal":      {3, func(p *Plugin) { _ = syscall.Kill(p.State().Pid, syscall.SIGKILL) }, "it ended unasked, by SIGKILL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gone := make(chan State, 64)
+			o := options(t)
+			o.Strikes, o.Changed = c.strikes, func(s State) { gone <- s }
+			p := started(t, "dies", o)
+			c.die(p)
+			said, until := "", time.After(time.Minute)
+			for !strings.Contains(said, c.says) {
+				select {
+				case s := <-gone:
+					if s.State == Quarantined {
+						said = s.Last
+					}
+				case <-until:
+					t.Fatalf("got %q", said)
+				}
 			}
-			break
-		}
-	}
-	if _, err := p.Arrange(t.Context(), ask()); !errors.Is(err, ErrAbsent) {
-		t.Errorf("got %v", err)
+			if _, err := p.Arrange(t.Context(), ask()); !errors.Is(err, ErrAbsent) {
+				t.Errorf("got %v", err)
+			}
+		})
 	}
 }
 

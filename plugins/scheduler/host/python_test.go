@@ -90,8 +90,8 @@ func TestPythonRefusedAtStart(t *testing.T) {
 		says   string
 		hinted bool
 	}{
-		{which: "no-plugin", says: `ended before its handshake; its last line: "usage: none`, hinted: true},
-		{which: "fails", says: `ended before its handshake; its last line: "RuntimeError: no licence found"`, hinted: true},
+		{which: "no-plugin", says: `ended before its handshake, with exit code 0; its last line: "usage: none`, hinted: true},
+		{which: "fails", says: `ended before its handshake, with exit code 1; its last line: "RuntimeError: no licence found"`, hinted: true},
 		{which: "hang-info", spoil: func(_ *testing.T, _ *Entry, o *Options) { o.Call = 300 * time.Millisecond }, says: "info: no answer within 300ms"},
 		{which: "misnamed", says: `info: name: want good, got "Not A Name"`},
 		{which: "wordless", says: "info: want an Info with two texts, got 'good'"},
