@@ -44,7 +44,7 @@ func TestRefusedAtStart(t *testing.T) {
 			}
 		}, says: "changed between its check and its start"},
 		{which: "no program", spoil: func(t *testing.T, e *Entry, _ *Options) { *e = file(t, "text", "hello\n", 0o600) }, says: "start plugin", hinted: true},
-		{which: "anybody's file", spoil: func(t *testing.T, e *Entry, _ *Options) { *e = file(t, "text", "hello\n", 0o666) }, says: "only its owner may change", hinted: true},
+		{which: "anybody's file", spoil: func(t *testing.T, e *Entry, _ *Options) { *e = file(t, "text", "hello\n", 0o666) }, says: "want what only its owner may change, got ", hinted: true},
 		{which: "a directory", spoil: func(t *testing.T, e *Entry, _ *Options) { e.Program.Path = t.TempDir() }, says: "want a regular file"},
 		{which: "a long directory", spoil: func(t *testing.T, _ *Entry, o *Options) {
 			o.Directory = filepath.Join(o.Directory, strings.Repeat("d", 80))
