@@ -45,6 +45,9 @@ func TestRefusedAtStart(t *testing.T) {
 		}, says: "changed between its check and its start"},
 		{which: "no program", spoil: func(t *testing.T, e *Entry, _ *Options) { *e = file(t, "text", "hello\n", 0o600) }, says: "start plugin", hinted: true},
 		{which: "anybody's file", spoil: func(t *testing.T, e *Entry, _ *Options) { *e = file(t, "text", "hello\n", 0o666) }, says: "want what only its owner may change, got ", hinted: true},
+		{which: "a script of its own", spoil: func(t *testing.T, e *Entry, _ *Options) {
+			*e = file(t, "script", "#!/usr/bin/env ruby\nputs 1\n", 0o700)
+		}, says: `got a script that begins with "#!/usr/bin/env ruby"`, hinted: true},
 		{which: "a directory", spoil: func(t *testing.T, e *Entry, _ *Options) { e.Program.Path = t.TempDir() }, says: "want a regular file"},
 		{which: "a long directory", spoil: func(t *testing.T, _ *Entry, o *Options) {
 			o.Directory = filepath.Join(o.Directory, strings.Repeat("d", 80))
@@ -93,7 +96,7 @@ func file(t *testing.T, name, text string, mode os.FileMode) Entry {
 
 // TestAnybodysDirectory: who may write a directory may put another file there.
 func TestAnybodysDirectory(t *testing.T) {
-	e := file(t, "plugin", "#!/bin/sh\n", 0o700)
+	e := file(t, "plugin", "hello\n", 0o700)
 	if err := Verify(e); err != nil {
 		t.Fatal(err)
 	}

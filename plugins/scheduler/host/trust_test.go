@@ -72,3 +72,23 @@ func TestGroupWritable(t *testing.T) {
 		t.Errorf("a sticky directory: got %v", err)
 	}
 }
+
+// TestScriptsNeedAnInterpreter: one in the first line is in no sum; one in the
+// catalog is.
+func TestScriptsNeedAnInterpreter(t *testing.T) {
+	e := file(t, "script", "#!/bin/sh\n", 0o700)
+	if err := Verify(e); err == nil || runner.HintOf(err) == "" || !strings.Contains(err.Error(), `begins with "#!/bin/sh"`) {
+		t.Errorf("got %v", err)
+	}
+	sum, err := Sum("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Interpreter = File{"/bin/sh", sum}
+	if err := Verify(e); err != nil {
+		t.Errorf("pinned: got %v", err)
+	}
+	if err := Verify(file(t, "script.py", "#!/usr/bin/env python3\n", 0o700)); err != nil {
+		t.Errorf("Python: got %v", err)
+	}
+}
