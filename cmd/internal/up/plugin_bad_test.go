@@ -144,8 +144,12 @@ func TestBadPluginIsLeftOut(t *testing.T) {
 			f, u := b.run("bad", false, nil, badSettings(t, c.which, more...)...)
 			b.check(f, u)
 			degraded(t, u.Status(), c.says, "the built-in decides alone")
-			if s := u.Status(); s.Plugin != nil || s.Scheduler != "balanced" {
-				t.Errorf("plugin %+v, scheduler %q", s.Plugin, s.Scheduler)
+			s := u.Status()
+			if p := s.Plugin; p == nil || p.Name != "plugged" || p.State != admin.PluginRefused || !strings.Contains(p.Last, c.says) || s.Scheduler != "balanced" {
+				t.Errorf("plugin %+v, scheduler %q", p, s.Scheduler)
+			}
+			if e := u.summary(f, ""); e.Scheduler != "balanced" || e.Plugin == nil || e.Plugin.State != admin.PluginRefused || e.Plugin.SHA256 == "" {
+				t.Errorf("summary: %q, %+v", e.Scheduler, e.Plugin)
 			}
 		})
 	}
