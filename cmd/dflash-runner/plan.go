@@ -95,7 +95,7 @@ func (c *cli) planned(ctx context.Context, loaded *config.Config, flags planFlag
 		return c.decided(ctx, loaded, flags, nil)
 	}
 	loaded.Scheduler.Use = flags.scheduler
-	return c.consult(ctx, loaded, flags.scheduler, func(s *consulted) error { return c.decided(ctx, loaded, flags, s) })
+	return c.consult(ctx, loaded, flags.scheduler, func(ctx context.Context, s *consulted) error { return c.decided(ctx, loaded, flags, s) })
 }
 
 // decided makes the plan as a scheduler decides, and prints it.

@@ -43,18 +43,19 @@ type consulted struct {
 }
 
 // consult starts the scheduler of a name, for f, and ends it.
-func (c *cli) consult(ctx context.Context, loaded *config.Config, name string, f func(*consulted) error) error {
+func (c *cli) consult(ctx context.Context, loaded *config.Config, name string, f func(context.Context, *consulted) error) error {
 	s := &consulted{made: decisions{Name: name, SamplesFrom: "costs", PlacedBy: config.Balanced, ArrangedBy: config.Balanced, AssignedBy: config.Balanced, Arrangement: []runner.Sample{}, Tokens: []int{}, Assignments: []runner.Worker{}, Refused: []string{}}}
 	if name == config.Balanced || name == config.Fixed {
 		s.made.PlacedBy, s.made.ArrangedBy, s.made.AssignedBy = name, name, name
-		return f(s)
+		return f(ctx, s)
 	}
-	entry, _ := loaded.Scheduler.Plugin()
-	return c.hosted(ctx, loaded, up.Catalog(*entry), func(e host.Entry, o host.Options) (err error) {
+	entry, at := loaded.Scheduler.Plugin()
+	e := up.Catalog(*entry)
+	return c.hosted(ctx, loaded, e, func(ctx context.Context, o host.Options) (err error) {
 		if s.plugin, err = host.Start(ctx, e, o); err != nil {
-			return runner.Errorf(runner.KindOf(err), "plugin %s: %w", name, err).WithHint("%s", runner.HintOf(err))
+			return up.PluginError(loaded, at, err)
 		}
-		return errors.Join(f(s), s.plugin.Close())
+		return errors.Join(f(ctx, s), s.plugin.Close())
 	})
 }
 
