@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -207,14 +208,18 @@ func (c *cli) printDecisions(d decisions) error {
 		}
 		return strings.Join(out, " ")
 	}
+	assigned := "" // it does not do that, or one target made all
+	if d.Asked > 0 {
+		assigned = fmt.Sprintf(": which target makes a row was asked for %d rows, the first of them: %s", d.Asked, names(d.Assignments))
+	}
 	if err := c.print("scheduler %s\n"+
 		"  %-12s about an epoch of %d samples, which stand for the rows of the costs (%s), one each: no data is read\n"+
 		"  %-12s by %s\n"+
 		"  %-12s by %s: %d of %d samples elsewhere than the built-in has them\n"+
 		"  %-12s first numbers %v, of %v tokens; the built-in's first are of %v\n"+
-		"  %-12s by %s: which target makes a row was asked for %d rows, the first of them: %s\n", d.Name,
+		"  %-12s by %s%s\n", d.Name,
 		"asked", d.Samples, d.Costs, "placed", d.PlacedBy, "arranged", d.ArrangedBy, d.Moved, d.Samples, "", d.Arrangement, d.Tokens, d.Builtin,
-		"assigned", d.AssignedBy, d.Asked, names(d.Assignments)); err != nil {
+		"assigned", d.AssignedBy, assigned); err != nil {
 		return err
 	}
 	if d.OneLength {

@@ -178,12 +178,16 @@ func TestPluginDecides(t *testing.T) {
 func TestToldOfAnOrder(t *testing.T) {
 	var said string
 	a := answers{note: func(name, message string) { said = name + ": " + message }}
-	q := scheduler.ArrangeRequest{Epoch: 2, Count: 2, Left: 3, Total: 3, Pool: []scheduler.Candidate{{Sample: 7, Tokens: 30}, {Sample: 4, Tokens: 10}, {Sample: 5, Tokens: 8}}}
+	q := scheduler.ArrangeRequest{Epoch: 2, Count: 2, Left: 3, Total: 3, Sources: []scheduler.Source{{Name: "/d/chat.jsonl"}, {Name: "/d/code.jsonl"}},
+		Pool: []scheduler.Candidate{{Sample: 7, Tokens: 30}, {Sample: 4, Tokens: 10, Source: 1}, {Sample: 5, Tokens: 8, Source: 1}}}
 	a.arranged(q, []runner.Sample{5, 4})
-	if want := "arranged: epoch 2: 2 samples of 9 tokens on average, 1 elsewhere than the built-in has them; its own would have 20"; said != want {
+	if want := "arranged: epoch 2: 2 samples, 1 elsewhere than the built-in has them; of 9 tokens on average, not 20; 0 of chat.jsonl, not 1; 2 of code.jsonl, not 1"; said != want {
 		t.Errorf("want %q, got %q", want, said)
 	}
 	a.arranged(q, []runner.Sample{7, 4})
+	if want := "arranged: epoch 2: 2 samples, 0 elsewhere than the built-in has them"; said != want {
+		t.Errorf("want %q, got %q", want, said)
+	}
 	if a.samples.Load() != 4 || a.moved.Load() != 1 {
 		t.Errorf("want 1 of 4 moved, got %d of %d", a.moved.Load(), a.samples.Load())
 	}

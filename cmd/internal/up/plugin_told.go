@@ -2,6 +2,7 @@ package up
 
 import (
 	"fmt"
+	"path/filepath"
 	"sync/atomic"
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
@@ -17,27 +18,51 @@ type answers struct {
 	note      func(name, message string)
 }
 
+// toldSources is how many sources of the data an event tells of, at most.
+const toldSources = 4
+
 // arranged compares an order with the built-in's, and tells how they differ: so
 // one run shows what a plugin does.
 func (a *answers) arranged(q scheduler.ArrangeRequest, out []runner.Sample) {
-	tokens := make(map[runner.Sample]uint64, len(q.Pool))
-	for _, c := range q.Pool {
-		tokens[c.Sample] = uint64(c.Tokens)
-	}
-	moved, mean, before := 0, 0.0, 0.0
-	for i, s := range scheduler.First(q) {
-		if i >= len(out) {
-			break
-		}
-		if out[i] != s {
+	first := scheduler.First(q)
+	moved := 0
+	for i := range min(len(first), len(out)) {
+		if out[i] != first[i] {
 			moved++
 		}
-		mean += float64(tokens[out[i]]) / float64(len(out))
-		before += float64(tokens[s]) / float64(len(out))
 	}
 	a.samples.Add(uint64(len(out)))
 	a.moved.Add(uint64(moved))
-	a.note("arranged", fmt.Sprintf("epoch %d: %d samples of %.0f tokens on average, %d elsewhere than the built-in has them; its own would have %.0f", q.Epoch, len(out), mean, moved, before))
+	said := fmt.Sprintf("epoch %d: %d samples, %d elsewhere than the built-in has them", q.Epoch, len(out), moved)
+	if moved > 0 {
+		is, was := mixOf(q, out), mixOf(q, first)
+		said += fmt.Sprintf("; of %.0f tokens on average, not %.0f", is.tokens, was.tokens)
+		for i, s := range q.Sources {
+			if len(q.Sources) > 1 && i < toldSources {
+				said += fmt.Sprintf("; %d of %s, not %d", is.of[i], filepath.Base(s.Name), was.of[i])
+			}
+		}
+	}
+	a.note("arranged", said)
+}
+
+// mix is what samples are like.
+type mix struct {
+	tokens float64     // of one, on average
+	of     map[int]int // by source
+}
+
+func mixOf(q scheduler.ArrangeRequest, samples []runner.Sample) mix {
+	known := make(map[runner.Sample]scheduler.Candidate, len(q.Pool))
+	for _, c := range q.Pool {
+		known[c.Sample] = c
+	}
+	m := mix{of: map[int]int{}}
+	for _, s := range samples {
+		m.tokens += float64(known[s].Tokens) / float64(len(samples))
+		m.of[known[s].Source]++
+	}
+	return m
 }
 
 // refusedPlugin keeps that the run has no plugin, and why, for status.
