@@ -30,6 +30,7 @@ func TestRefusedAtStart(t *testing.T) {
 		{which: "old-version", says: "protocol version: want 1, got 7", hinted: true},
 		{which: "evil-address", says: "want a socket in the plugin's directory"},
 		{which: "hang-info", spoil: func(_ *testing.T, _ *Entry, o *Options) { o.Call = 300 * time.Millisecond }, says: "info: no answer within 300ms"},
+		{which: "ends-in-info", says: "it ended unasked, with exit code 6"},
 		{which: "misnamed", says: `info: name: want good, got "Not A Name"`},
 		{which: "painted", says: `info: version: want one line of at most 80 bytes, got 6: "1\x1b[31m"`},
 		{which: "refuses", says: "depth 4 does not go with mode a", hinted: true},
@@ -77,6 +78,14 @@ func TestRefusedAtStart(t *testing.T) {
 				t.Errorf("left behind: %v", left)
 			}
 		})
+	}
+}
+
+// TestDescribeTellsADeath: as a start does.
+func TestDescribeTellsADeath(t *testing.T) {
+	o := options(t)
+	if _, err := Describe(t.Context(), entry(t, "ends-in-info"), o); err == nil || !strings.Contains(err.Error(), "it ended unasked, with exit code 6") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -80,7 +80,7 @@ func launch(ctx context.Context, e Entry, o Options, start int) (_ *process, err
 // died adds to an error that a process ended by itself, where it did: then its
 // last line says more than a broken connection. After stop.
 func (p *process) died(err error) error {
-	if p.hosted == nil || runner.KindOf(err) != runner.Unavailable {
+	if err == nil || p.hosted == nil || runner.KindOf(err) != runner.Unavailable {
 		return err
 	}
 	if _, _, _, ok := p.hosted.Greeted(); !ok {
