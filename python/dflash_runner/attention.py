@@ -43,6 +43,7 @@ class Rule:
     keep_BN: Tensor  # bool; false: a padding place
     documents_BS: Tensor  # int64; -1: padding
     block_size: int
+    lists: tuple[Tensor, ...] | None = None  # of its tiles (`tiles.lists`), on its device, where made before
 
     def visible(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """Whether `query` may see `key` in `row`: the rule element by element, on broadcastable indices.

@@ -42,6 +42,10 @@ class DrafterConfig:
     target_layers: int  # of the whole target
     max_position_embeddings: int
 
+    def rotary(self, positions_BS: Tensor, *, dtype: torch.dtype) -> Rotary:
+        """The rotation of each position, for operands of `dtype`."""
+        return Rotary.at(positions_BS, head_dim=self.head_dim, theta=self.rope_theta, dtype=dtype)
+
     def __post_init__(self) -> None:
         for name in ("layers", "hidden_size", "intermediate_size", "heads", "kv_heads", "head_dim"):
             _check(getattr(self, name) > 0, name, "a positive number", getattr(self, name))
@@ -249,21 +253,16 @@ class Drafter(nn.Module):
                 pass
         return self
 
-    def _rotary(self, positions_BS: Tensor, dtype: torch.dtype) -> Rotary:
-        config = self.config
-        return Rotary.at(positions_BS, head_dim=config.head_dim, theta=config.rope_theta, dtype=dtype)
-
-    def context(self, hidden_BSC: Tensor, *, positions_BS: Tensor, by: Operations = PLAIN) -> Context:
+    def context(self, hidden_BSC: Tensor, *, rotary: Rotary, by: Operations = PLAIN) -> Context:
         """Each layer's keys and values of the context: projected, then normed, once for all layers.
 
         Args:
             hidden_BSC: the target's hidden states, captured layers side by side; the drafter's dtype.
-            positions_BS: place within the document.
+            rotary: of each token's place within the document.
             by: who computes the operations.
         """
         norm = self.hidden_norm
         feature_BSD = by.context_norm(self.fc(hidden_BSC), norm.weight, norm.eps)
-        rotary = self._rotary(positions_BS, feature_BSD.dtype)
         heads = by.context_heads
         return [layer.self_attn.key_value(feature_BSD, rotary=rotary, heads=heads) for layer in self.layers]
 
@@ -272,12 +271,14 @@ class Drafter(nn.Module):
         noise_BQD: Tensor,
         *,
         context: Context,
-        positions_BQ: Tensor,
+        rotary: Rotary,
         attend: Attend,
         by: Operations = PLAIN,
     ) -> Tensor:
-        """Final hidden states of the noise, [B,Q,D], given the context's keys and values."""
-        rotary = self._rotary(positions_BQ, noise_BQD.dtype)
+        """Final hidden states of the noise, [B,Q,D], given the context's keys and values.
+
+        `rotary` is of the noise's places: anchor + offset, within the document.
+        """
         norms = [*(layer.input_layernorm for layer in self.layers), self.norm]
         hidden_BQD, normed_BQD = noise_BQD, by.norm(noise_BQD, norms[0].weight, norms[0].eps)
         for layer, cached, after in zip(self.layers, context, norms[1:], strict=True):
@@ -292,8 +293,8 @@ class Drafter(nn.Module):
         noise_BQD: Tensor,
         *,
         hidden_BSC: Tensor,
-        positions_BS: Tensor,
-        noise_positions_BQ: Tensor,
+        context_rotary: Rotary,
+        noise_rotary: Rotary,
         attend: Attend,
         by: Operations = PLAIN,
     ) -> Tensor:
@@ -304,12 +305,12 @@ class Drafter(nn.Module):
         Args:
             noise_BQD: embedded noise blocks: the anchor's token, then mask tokens.
             hidden_BSC: the target's hidden states, captured layers side by side.
-            positions_BS: place of each context token within its document.
-            noise_positions_BQ: anchor + offset, likewise.
+            context_rotary: of each context token's place within its document.
+            noise_rotary: of anchor + offset, likewise.
             attend: the attention, which holds the mask.
             by: who computes the operations.
 
         Compile: all dimensions static.
         """
-        context = self.context(hidden_BSC, positions_BS=positions_BS, by=by)
-        return self.draft(noise_BQD, context=context, positions_BQ=noise_positions_BQ, attend=attend, by=by)
+        context = self.context(hidden_BSC, rotary=context_rotary, by=by)
+        return self.draft(noise_BQD, context=context, rotary=noise_rotary, attend=attend, by=by)

@@ -85,7 +85,8 @@ class Optimiser:
         def complete(of: Tensor) -> None:
             if self._narrow_P is not None:
                 if name in self._stale:
-                    gradient.copy_(of.grad)
+                    # of lists, as that reads and writes several elements at once where types differ
+                    torch._foreach_copy_([gradient], [of.grad])
                     self._stale.discard(name)
                 else:
                     gradient.add_(of.grad)

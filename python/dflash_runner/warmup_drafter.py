@@ -70,8 +70,9 @@ class DrafterSubject:
         """One row of two documents and padding, with padding anchors: a step from row to update."""
         before = self._contents()
         tensors, pieces = self._row(bucket)
+        prepared = self._trainer.prepare(tensors, epoch=0, pieces=pieces)
         start = time.perf_counter()
-        anchors = self._trainer.micro_step(tensors, row=1, epoch=0, pieces=pieces)
+        anchors = self._trainer.micro_step(prepared, row=1)
         alone = Communicator("", number=1, world=1, rank=0)  # no peer is ready yet: the sum is the own one
         figures = self._trainer.reduce(alone)
         self._trainer.apply(lr=_LEARNING_RATE)
