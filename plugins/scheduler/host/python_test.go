@@ -97,7 +97,7 @@ func TestPythonRefusedAtStart(t *testing.T) {
 		{which: "wordless", says: "info: want an Info with two texts, got 'good'"},
 		{which: "bad-default", says: "schema key depth: default 'x' (str) is no int"},
 		{which: "refuses", says: "depth 4 does not go with mode a", hinted: true},
-		{which: "exits-in-configure", says: `it ended with exit code 1; its last line: "no licence found"`},
+		{which: "exits-in-configure", says: `it ended unasked, with exit code 1; its last line: "no licence found"`},
 		{which: "shows-another", says: "certificate: want the one that the host made for it, got another", hinted: true},
 		{which: "no interpreter", spoil: func(_ *testing.T, _ *Entry, o *Options) { o.Python = "" }, says: "want an interpreter", hinted: true},
 		{which: "another interpreter", spoil: func(_ *testing.T, e *Entry, _ *Options) { e.Interpreter.SHA256 = strings.Repeat("0", 64) }, says: "want sha256 0000", hinted: true},
