@@ -84,7 +84,7 @@ func partsOf(m placement.Memory) string {
 	for _, x := range []struct {
 		what  string
 		bytes uint64
-	}{{"weights", m.Weights}, {"gradients", m.Gradients}, {"optimiser", m.Optimiser}, {"activations", m.Activations},
+	}{{"weights", m.Weights}, {"gradients", m.Gradients}, {"optimiser", m.Optimiser}, {"activations", m.Activations}, {"recorded", m.Recorded},
 		{"saved for warm-up", m.Saved}, {"row buffers", m.RowBuffers}, {"cuBLAS", m.Workspace}, {"slots", m.Slots}, {"evaluation", m.Evaluation}, {"CUDA itself", m.Context}} {
 		if x.bytes > 0 {
 			parts = append(parts, x.what+" "+strconv.FormatUint(x.bytes>>20, 10))

@@ -34,13 +34,17 @@ class Recorder(Protocol):
     def record(self, work: Callable[[], Figures]) -> tuple[Callable[[], None], Figures]:
         """What does it again, and the tensors that it then leaves its figures in."""
 
+    @property
+    def held_bytes(self) -> int:
+        """Of the device, by all that was recorded, between replays too."""
+
 
 class CudaRecorder:
     """CUDA graphs that share one pool of memory: no two of them run at once."""
 
     def __init__(self, device: torch.device) -> None:
         """Make the pool."""
-        self._device, self._pool = device, torch.cuda.graph_pool_handle()
+        self._device, self._pool, self.held_bytes = device, torch.cuda.graph_pool_handle(), 0
 
     def record(self, work: Callable[[], Figures]) -> tuple[Callable[[], None], Figures]:
         """Record, which runs nothing. Other threads may use the device meanwhile, on streams of their own.
@@ -50,7 +54,9 @@ class CudaRecorder:
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            before = torch.cuda.memory_reserved(self._device)  # of nothing that is kept to be given out again
             figures = work()
+        self.held_bytes += torch.cuda.memory_reserved(self._device) - before
         return graph.replay, figures
 
 
@@ -80,6 +86,11 @@ class Replays:
         self._recorder, self._checks, self._counter = recorder, tuple(checks), counter
         self._recordings: dict[int, _Recording] = {}
         self._thread = threading.get_ident()
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the device, by the recordings' activations."""
+        return self._recorder.held_bytes
 
     def holds(self, row: Prepared) -> bool:
         """Whether the row's bucket is recorded."""

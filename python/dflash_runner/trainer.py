@@ -202,16 +202,28 @@ class Trainer:
             numerator, denominator = self._replays.run(prepared, first=first)
             self.optimiser.took(first=first)
         else:
-            numerator, denominator = self._forward(prepared)
-            if poison:
-                numerator = numerator * math.nan
-            if communicator is not None:
-                self.optimiser.sum_as_it_comes(communicator)
-            (numerator / self._settings.weight_constant).backward()
-            with torch.no_grad():
-                self.optimiser.weight.add_(denominator)
-        self._losses.append((row, numerator.detach(), denominator))
+            numerator, denominator = self._computed(prepared, poison=poison, communicator=communicator)
+        self._losses.append((row, numerator, denominator))
         return prepared.anchors
+
+    def micro_step_unrecorded(self, prepared: Prepared, *, row: int) -> None:
+        """`micro_step` as the step's last one is done where peers sum in it, but for the sum: in warm-up."""
+        prepared.wait()
+        self._losses.append((row, *self._computed(prepared)))
+
+    def _computed(
+        self, prepared: Prepared, *, poison: bool = False, communicator: Communicator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """A row's (numerator, denominator), its gradient being added as it comes."""
+        numerator, denominator = self._forward(prepared)
+        if poison:
+            numerator = numerator * math.nan
+        if communicator is not None:
+            self.optimiser.sum_as_it_comes(communicator)
+        (numerator / self._settings.weight_constant).backward()
+        with torch.no_grad():
+            self.optimiser.weight.add_(denominator)
+        return numerator.detach(), denominator
 
     def _forward(self, prepared: Prepared) -> tuple[Tensor, Tensor]:
         """A row's loss as (numerator, denominator)."""
@@ -229,6 +241,11 @@ class Trainer:
     def records(self) -> bool:
         """Whether micro-steps are to be recorded and replayed."""
         return self._replays is not None
+
+    @property
+    def recorded_bytes(self) -> int:
+        """Of the device, by the activations of what was recorded."""
+        return 0 if self._replays is None else self._replays.held_bytes
 
     def record(self, prepared: Prepared) -> None:
         """From now on replay the micro-steps of this row's bucket, but for those whose sum begins in the

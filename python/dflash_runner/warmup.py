@@ -61,6 +61,9 @@ class Subject(Protocol):
         """Whatever has to be done once between the passes, at one bucket: from then on orders are done as in
         the second pass."""
 
+    def held_bytes(self) -> int:
+        """Of the device, by what was recorded: beside the most that a pass takes."""
+
     def calls(self, *, named: bool) -> Calls:
         """Counts this subject's attention while open; with `named`, records what ran as well."""
 
@@ -186,7 +189,7 @@ def warm_up(
         dense_calls=watch.dense_calls,
         first_pass_compiles=first.compiles,
         second_pass_compiles=between + second.compiles,
-        peak_bytes=_peak_bytes(configuration),
+        peak_bytes=_peak_bytes(configuration) + subject.held_bytes(),
         step_ms=second.step_ms,
         digest_before=before,
         digest_after=after,

@@ -93,14 +93,18 @@ class DrafterSubject:
             return
         tensors, pieces = self._row(bucket)
         prepared = trainer.prepare(tensors, epoch=0, pieces=pieces)
-        if self._configuration.world_size > 1:
-            trainer.micro_step(prepared, row=1)
-            trainer.drop()
         trainer.record(prepared)
         for row in (1, 2):  # first and later
             trainer.micro_step(prepared, row=row)
         trainer.drop()
+        if self._configuration.world_size > 1:
+            trainer.micro_step_unrecorded(prepared, row=1)
+            trainer.drop()
         trainer.settle()
+
+    def held_bytes(self) -> int:
+        """Of the recordings, where peers make a drafter compute without them as well."""
+        return self._trainer.recorded_bytes if self._configuration.world_size > 1 else 0
 
     def calls(self, *, named: bool) -> Calls:
         """Counts the trainer's attention."""

@@ -47,6 +47,10 @@ class TargetSubject:
     def record(self, bucket: int) -> None:
         """Nothing of a target is recorded."""
 
+    def held_bytes(self) -> int:
+        """Nothing beside the passes' own."""
+        return 0
+
     def calls(self, *, named: bool) -> Calls:  # noqa: ARG002 it costs nothing here
         """Counts calls of torch's own attention, which the model makes."""
         return AttentionCalls()

@@ -38,7 +38,7 @@ class Again:
         """Nothing is recorded."""
         self.gradient_P: Callable[[], Tensor] = lambda: torch.zeros(1)
         self.counter = AttentionCounter()
-        self.replayed = 0
+        self.replayed, self.held_bytes = 0, 7
 
     def record(self, work: Callable[[], Figures]) -> tuple[Callable[[], None], Figures]:
         """As a device records: nothing is computed, and figures have a place of their own."""
@@ -139,6 +139,22 @@ def test_the_certificate_counts_replayed_calls(both: Both) -> None:
     assert (certificate.dense_calls, certificate.second_pass_compiles) == (0, 0)
     assert (certificate.gradients, certificate.padded_anchors) == (True, True)
     assert certificate.digest_before == certificate.digest_after
+    assert both.worker.subject.held_bytes() == 0  # alone: no pass is run beside the recordings any more
+
+
+def test_a_drafter_with_peers_goes_both_ways_in_warm_up(
+    replaying: Replaying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last row of its steps is not replayed: that way is run after recording too, and what recordings
+    hold comes on top."""
+    monkeypatch.setattr(
+        replaying.subject, "_configuration", dataclasses.replace(replaying.settings, world_size=2)
+    )
+    calls, replayed = replaying.flex.counter.calls, replaying.recorder.replayed
+    replaying.subject.record(BUCKETS[0])
+    assert replaying.flex.counter.calls == calls + 3 * replaying.trainer.attention_layers
+    assert replaying.recorder.replayed == replayed + 2
+    assert replaying.subject.held_bytes() == 7
 
 
 def test_a_refusal_ends_replays(replaying: Replaying) -> None:
