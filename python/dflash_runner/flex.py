@@ -110,6 +110,14 @@ class Flex:
 
         return attend
 
+    def check(self) -> None:
+        """Refuse what `Compiled.check` refuses.
+
+        Raises:
+            WorkerError: fatal.
+        """
+        self._compiled.check()
+
     def _call(self, query_BHQE: Tensor, key_BGXE: Tensor, value_BGXE: Tensor, mask: BlockMask) -> Tensor:
         """The compiled function, for one dtype.
 

@@ -85,6 +85,23 @@ class DrafterSubject:
             step_ms=step_ms,
         )
 
+    def record(self, bucket: int) -> None:
+        """Record the micro-step, where that is asked for, and replay it as a step's first row and as a later
+        one; where peers will sum in the backward, that way once more too."""
+        trainer = self._trainer
+        if not trainer.records:
+            return
+        tensors, pieces = self._row(bucket)
+        prepared = trainer.prepare(tensors, epoch=0, pieces=pieces)
+        if self._configuration.world_size > 1:
+            trainer.micro_step(prepared, row=1)
+            trainer.drop()
+        trainer.record(prepared)
+        for row in (1, 2):  # first and later
+            trainer.micro_step(prepared, row=row)
+        trainer.drop()
+        trainer.settle()
+
     def calls(self, *, named: bool) -> Calls:
         """Counts the trainer's attention."""
         counter = self._trainer.attention.counter
