@@ -259,6 +259,7 @@ def test_columns_are_those_of_the_table(case):
     sources = [pb.Source()] * 257
     for columns in (message, columns_of(case["pool"])):
         got = words.arrange_request(pb.ArrangeRequest(columns=columns, sources=sources), Deadline.after(60))
+        assert [got.pool.first(n) for n in range(5)] == [pool.first(n) for n in range(5)]
         fresh = copy.copy(got.pool)
         assert list(got.pool) == list(pool)
         assert got.pool == pool == fresh == pickle.loads(pickle.dumps(got.pool))

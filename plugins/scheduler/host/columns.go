@@ -22,7 +22,11 @@ func columnsOf(pool []scheduler.Candidate) *schedulerv1.Columns {
 	var all [5]column
 	for i := range all {
 		all[i].width = narrowest(bits[i])
-		all[i].raw = make([]byte, all[i].width*len(pool))
+	}
+	room := make([]byte, len(pool)*(all[0].width+all[1].width+all[2].width+all[3].width+all[4].width))
+	for i := range all {
+		n := len(pool) * all[i].width
+		all[i].raw, room = room[:n:n], room[n:]
 	}
 	sample, tokens, supervised, anchors, source := all[0], all[1], all[2], all[3], all[4]
 	for i := range pool {

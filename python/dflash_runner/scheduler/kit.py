@@ -167,7 +167,7 @@ class Kit:
             sources=[pb.Source(name="a", loss=2.5), pb.Source(name="b")],
         )
         packed = self._in_time(self._service.arrange, message).packed
-        answer = numbers("samples", len(packed) // 4, packed).tolist()
+        answer = numbers(len(packed) // 4, packed)
         if wrong := judging.arrange(words.arrange_request(message, self._soon()), answer):
             raise Found(where + wrong)
         return answer

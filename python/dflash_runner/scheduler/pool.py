@@ -9,6 +9,7 @@ import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 _TYPES = {1: "B", 2: "H", 4: "I"}  # of an array, by its numbers' width in bytes
@@ -28,15 +29,16 @@ class Candidate:
 class _Packed(Sequence[Candidate]):
     """Columns as they travel, each made a list when it is first looked at: few look at all."""
 
-    __slots__ = ("_raw",)
-    _raw: Mapping[str, array[int]]  # by the field that is not set yet
+    __slots__ = ("_places", "_raw")
+    _places: int
+    _raw: Mapping[str, bytes]  # by the field that is not set yet
 
     if not TYPE_CHECKING:  # checkers know the fields, and nothing else is to be had
 
         def __getattr__(self, name):
-            if name == "_raw" or name not in getattr(self, "_raw", ()):
+            if name in ("_places", "_raw") or name not in getattr(self, "_raw", ()):
                 raise AttributeError(f"{type(self).__name__} has no {name}")
-            column = self._raw[name].tolist()
+            column = numbers(self._places, self._raw[name])
             object.__setattr__(self, name, column)
             return column
 
@@ -77,9 +79,30 @@ class Pool(_Packed):
         Raises:
             ValueError: a column is not of 1, 2 or 4 bytes a place.
         """
+        for name, raw in columns.items():
+            if len(raw) not in (places, 2 * places, 4 * places):
+                want = f"{name}: want 1, 2 or 4 bytes for each of {places} places"
+                raise ValueError(f"{want}, got {len(raw)} bytes")
         pool = object.__new__(Pool)
-        object.__setattr__(pool, "_raw", {f"{k}_P": numbers(k, places, raw) for k, raw in columns.items()})
+        object.__setattr__(pool, "_places", places)
+        object.__setattr__(pool, "_raw", {f"{name}_P": raw for name, raw in columns.items()})
         return pool
+
+    def first(self, count: int) -> list[int]:
+        """The first samples: `min(count, P)` of them, without a look at the others."""
+        raw = getattr(self, "_raw", {}).get("sample_P")
+        if not raw:
+            return list(islice(self.sample_P, count))
+        places = min(count, self._places)
+        return numbers(places, raw[: places * (len(raw) // self._places)])
+
+    def stranger(self, sources: int) -> int | None:
+        """The highest index of a source that is none of so many, or None."""
+        raw = getattr(self, "_raw", {}).get("source_P")
+        if raw and len(raw) == self._places:  # what is left of the bytes without the known ones: no loop
+            return max(raw.translate(None, bytes(range(min(sources, 256)))), default=None)
+        highest = max(self.source_P, default=-1)
+        return highest if highest >= sources else None
 
     def __len__(self) -> int:
         return len(self.sample_P)
@@ -101,15 +124,6 @@ class Pool(_Packed):
             yield Candidate(sample=s, tokens=t, supervised=u, anchors=a, source=o)
 
 
-def stranger(pool: Pool, sources: int) -> int | None:
-    """The highest source that a pool names where it is none of so many, or None."""
-    packed = getattr(pool, "_raw", {}).get("source_P")
-    if packed is not None and packed.itemsize == 1:  # what is left of the bytes without the known: no loop
-        return max(packed.tobytes().translate(None, bytes(range(min(sources, 256)))), default=None)
-    highest = max(pool.source_P, default=-1)
-    return highest if highest >= sources else None
-
-
 def pack(column: Sequence[int]) -> bytes:
     """Numbers as they travel, 4 bytes each.
 
@@ -122,16 +136,11 @@ def pack(column: Sequence[int]) -> bytes:
     return packed.tobytes()
 
 
-def numbers(name: str, places: int, raw: bytes) -> array[int]:
-    """A column's numbers: what memory they take follows from the bytes that came.
-
-    Raises:
-        ValueError: the bytes are no `places` numbers.
-    """
-    for width, code in _TYPES.items():
-        if len(raw) == width * places:
-            column = array(code, raw)
-            if sys.byteorder == "big":
-                column.byteswap()
-            return column
-    raise ValueError(f"{name}: want 1, 2 or 4 bytes for each of {places} places, got {len(raw)} bytes")
+def numbers(places: int, raw: bytes) -> list[int]:
+    """So many numbers of one width, as they travel."""
+    if not places:
+        return []
+    column = array(_TYPES[len(raw) // places], raw)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tolist()

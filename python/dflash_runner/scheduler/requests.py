@@ -6,7 +6,6 @@ import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 
 from dflash_runner.scheduler.pool import Pool
 
@@ -167,4 +166,4 @@ class Event:
 
 def first(request: ArrangeRequest) -> list[int]:
     """The first samples of the pool, as the built-in would: `min(count, P)` of them."""
-    return list(islice(request.pool.sample_P, request.count))
+    return request.pool.first(request.count)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dflash_runner.scheduler.errors import Error, Kind
 from dflash_runner.scheduler.plugin import Capability
-from dflash_runner.scheduler.pool import Pool, pack, stranger
+from dflash_runner.scheduler.pool import Pool, pack
 from dflash_runner.scheduler.requests import (
     ArrangeRequest,
     AssignRequest,
@@ -60,7 +60,7 @@ def arrange_request(message: Any, deadline: Deadline) -> ArrangeRequest:
         pool = _pool_of_columns(message.columns)
     else:
         raise Error(Kind.INVALID, "arrange: want a pool or columns, got both")
-    if (got := stranger(pool, len(sources))) is not None:
+    if (got := pool.stranger(len(sources))) is not None:
         raise Error(
             Kind.INVALID, f"arrange: source of the pool: want one of {len(sources)} sources, got {got}"
         )
