@@ -2,8 +2,10 @@
 
 `python step.py '{"shape": {...}, "rows": 20, "device": "cuda:0", "threads": 4, "profile": false}'`, as
 `bench step` asks it (cmd/internal/bench/step.go). The drafter, its warm-up and its steps are the worker's
-own; only the rows are made up, on the device, as a pull leaves them. A row is timed from its anchors to the
-applied update, one row a step, and without the update.
+own; only the rows are made up, on the device, as a pull leaves them. Steps of one row follow one another, and
+the next row is prepared beside each on a second thread, as a pull prepares it: once a timed step. A row with
+its preparation and its update is also timed alone, from a still device to a still device, and a row that is
+prepared without the update.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ import workload
 from dflash_runner import config, devices, host
 from dflash_runner.communicator import Communicator
 from dflash_runner.frames import Piece
+from dflash_runner.preparation import Prepared
 from dflash_runner.trainer import Trainer
 from dflash_runner.warmup import Clock, prepare_torch, warm_up
 from dflash_runner.warmup_drafter import DrafterSubject
@@ -56,10 +60,14 @@ class Steps:
         self._alone = Communicator("", number=1, world=1, rank=0)
         self._pieces = [Piece(0, 0, 0, shape.tokens, min(shape.anchors, shape.tokens - 1))]
         self._row = workload.rows_of(shape, device=device)()
+        devices.settle(self.device)  # a row that is prepared is complete: no stream is waited for
+        self._copier = ThreadPoolExecutor(1, thread_name_prefix="copy")
+        self._next = self._begin()
 
     def row(self) -> None:
-        """Forward and backward of the row."""
-        self.trainer.micro_step(self._row, row=1, epoch=0, pieces=self._pieces)
+        """Forward and backward of the row that was prepared; the next one is prepared meanwhile."""
+        prepared, self._next = self._next.result(), self._begin()
+        self.trainer.micro_step(prepared, row=1)
 
     def update(self) -> None:
         """The sum, the norm, and the optimiser."""
@@ -70,6 +78,28 @@ class Steps:
         """A step of one row."""
         self.row()
         self.update()
+
+    def alone(self) -> None:
+        """A step of one row with its own preparation before it, and none beside."""
+        self._next.result()
+        self.trainer.micro_step(self._prepare(), row=1)
+        self.update()
+
+    def _begin(self) -> Future[Prepared]:
+        return self._copier.submit(self._prepare)
+
+    def _prepare(self) -> Prepared:
+        """As a pull does, once the row is in its buffer."""
+        return self.trainer.prepare(self._row, epoch=0, pieces=self._pieces)
+
+    def following(self, *, rounds: int) -> float:
+        """Milliseconds of a whole step among some that follow one another."""
+        devices.settle(self.device)
+        start = time.perf_counter()
+        for _ in range(rounds):
+            self.whole()
+        devices.settle(self.device)
+        return (time.perf_counter() - start) * 1e3 / rounds
 
     def timed(self, work: Callable[[], object], *, rounds: int) -> float:
         """The median of some rounds in milliseconds, each from a still device to a still device."""
@@ -110,11 +140,13 @@ def profile(steps: Steps) -> dict[str, Any]:
         "update": traced.by_name(traced.kernels(steps.update, device=steps.device)),
         "steps": 0,
         "spans": [],
+        "gaps": [],
     }
     if steps.device.type == "cuda":
         count = 3
         spans = traced.kernels(lambda: [steps.whole() for _ in range(count)], device=steps.device)
         found |= {"steps": count, "spans": [[one.start_us, one.end_us] for one in spans]}
+        found["gaps"] = traced.gaps(spans)
     return found
 
 
@@ -127,8 +159,9 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     for _ in range(_UNTIMED):
         steps.whole()
-    whole_ms = steps.timed(steps.whole, rounds=rounds)
+    whole_ms = steps.following(rounds=rounds)
     peak = peak_bytes(steps.device)
+    alone_ms = steps.timed(steps.alone, rounds=rounds)
     row_ms = steps.timed(steps.row, rounds=rounds)
     steps.trainer.drop()
     profiled = profile(steps) if asked["profile"] else None
@@ -141,6 +174,7 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
         "parameters": sum(t.numel() for t in steps.trainer.optimiser.masters().values()),
         "row_ms": row_ms,
         "step_ms": whole_ms,
+        "alone_ms": alone_ms,
         "teraflop": workload.teraflop(shape),
         "matmul_tflops": rate(steps.device, dtype=getattr(torch, shape.dtype)),
         "peak_bytes": peak,

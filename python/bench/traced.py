@@ -63,3 +63,22 @@ def by_name(ran: Sequence[Ran]) -> list[dict[str, object]]:
         ms[one.name] = ms.get(one.name, 0.0) + one.self_us / 1e3
         calls[one.name] = calls.get(one.name, 0) + 1
     return [{"name": name, "ms": ms[name], "calls": calls[name]} for name in sorted(ms, key=lambda n: -ms[n])]
+
+
+def gaps(ran: Sequence[Ran]) -> list[dict[str, object]]:
+    """When nothing ran, by what ended before and what began after it: in milliseconds, the longest first.
+
+    Args:
+        ran: in the order of its start; of several streams, whatever runs on any of them fills a gap.
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    last: Ran | None = None
+    for one in ran:
+        if last is not None and one.start_us > last.end_us:
+            found.setdefault((last.name, one.name), []).append((one.start_us - last.end_us) / 1e3)
+        if last is None or one.end_us > last.end_us:
+            last = one
+    return [
+        {"before": before, "after": after, "ms": sum(ms), "calls": len(ms), "largest_ms": max(ms)}
+        for (before, after), ms in sorted(found.items(), key=lambda item: -sum(item[1]))
+    ]

@@ -20,6 +20,7 @@ from torch import Tensor
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frames import Piece
 from dflash_runner.lane import LaneError
+from dflash_runner.preparation import Prepared
 
 PLACES = 2
 
@@ -39,7 +40,7 @@ class Held:
     epoch: int = 0
     pieces: tuple[Piece, ...] = ()
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    loss_mask_S: Tensor | None = None  # the row's, on the host, where anchors are drawn; set once complete
+    prepared: Prepared | None = None  # while it is complete
     state: _State = _State.EMPTY
     trained: bool = False  # since it was pulled, in whatever attempt
     open: bool = False  # trained in the step that is open
@@ -104,15 +105,10 @@ class RowBuffers:
             self._places[index] = held
             return held
 
-    def filled(self, held: Held, *, loss_mask_S: Tensor | None = None) -> None:
-        """The row is complete.
-
-        Args:
-            held: its place.
-            loss_mask_S: the row's, on the host; left out where the place itself is there.
-        """
+    def filled(self, held: Held, *, prepared: Prepared) -> None:
+        """The row is complete, and prepared as it lies in its place."""
         with self._mu:
-            held.loss_mask_S = held.tensors["loss_mask"] if loss_mask_S is None else loss_mask_S
+            held.prepared = prepared
             held.state = _State.FULL
 
     def failed(self, held: Held) -> None:
@@ -148,7 +144,7 @@ class RowBuffers:
         with self._mu:
             for held in self._places:
                 if held.open:
-                    held.state, held.open = _State.EMPTY, False
+                    held.state, held.open, held.prepared = _State.EMPTY, False, None
 
     def dropped(self) -> None:
         """The step was aborted: its rows stay, and keep their marks."""

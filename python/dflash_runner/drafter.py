@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from dflash_runner import image
 from dflash_runner.arenas import Arenas
@@ -79,7 +78,6 @@ class DrafterRole:
         self._buffers = RowBuffers(bucket=longest, width=width, dtype=dtype, device=device)
         slot_bytes = layout(longest, width, _SLOT_DTYPES[dtype])[1]
         staged = None if device.type == "cpu" else partial(Staging, slot_bytes, device=device)
-        self._mask = None if device.type == "cpu" else Staging(64 * -(-longest // 64), device=device)
         self._watch = Watch()
         self._standing = Standing()
         self._arenas = Arenas(staging=staged)  # written by the lane's thread, read by the copy thread
@@ -120,26 +118,19 @@ class DrafterRole:
         raise LaneError(f"create arena {order.arena}: a drafter only reads")
 
     def pull(self, order: Pull, *, send: Send) -> None:
-        """Copy a row out of a slot into a row buffer; it is there, and the slot is free, at the answer."""
+        """Copy a row out of a slot into a row buffer and prepare its micro-step; it is there, and the slot
+        is free, at the answer."""
         start = time.perf_counter()
         arena = self._arenas.get(order.handle.arena, doing=f"pull row {order.row}")
         held = self._buffers.begin(order.row, epoch=order.epoch, bucket=order.bucket, pieces=order.pieces)
         try:
             arena.read_row(order.handle, row=order.row, out=held.tensors)
-            mask_S = self._fetch(held.tensors["loss_mask"])
+            prepared = self._trainer.prepare(held.tensors, epoch=held.epoch, pieces=held.pieces)
         except WorkerError:
             self._buffers.failed(held)
             raise
-        self._buffers.filled(held, loss_mask_S=mask_S)
+        self._buffers.filled(held, prepared=prepared)
         send(Pulled(seq=order.seq, row=order.row, busy_us=_since(start)))
-
-    def _fetch(self, tensor: Tensor) -> Tensor | None:
-        """A small tensor of a complete row on the host; None where it is there; on the copy thread."""
-        if self._mask is None:
-            return None
-        with self._mask.like([tensor]) as hosts:
-            self._mask.fetch([tensor], into=hosts, after_caller=False)
-            return hosts[0].clone()
 
     def interrupt(self, order: Abort) -> None:
         """End the communicator that the main thread may be waiting in."""
@@ -217,12 +208,11 @@ class DrafterRole:
         held = self._buffers.take(order.row) if order.row else None
         try:
             if held is not None:
+                if held.prepared is None:
+                    raise AssertionError("a complete row was prepared")
                 self._trainer.micro_step(
-                    held.tensors,
+                    held.prepared,
                     row=held.row,
-                    epoch=held.epoch,
-                    pieces=held.pieces,
-                    loss_mask_S=held.loss_mask_S,
                     poison=poison,
                     communicator=communicator if order.last else None,
                 )

@@ -213,11 +213,15 @@ class Evaluator:
             anchors_BN=devices.send(chosen.anchors_N[None], self._target.device),
             keep_BN=devices.send(chosen.keep_N[None], self._target.device),
         )
+        config = drafter.config
+        blocks = loss.blocks(
+            rows, block_size=config.block_size, mask_token_id=config.mask_token_id, gamma=settings.gamma
+        )
         terms = score(
             drafter,
-            rows=rows,
+            hidden_BSC=rows.hidden_BSC,
+            blocks=blocks,
             frozen=frozen,
-            gamma=settings.gamma,
             over=Dense(dtype=self._dtype).over,
         )
         return float(terms.numerator_B.sum()), float(terms.denominator_B.sum())

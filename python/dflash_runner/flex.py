@@ -6,6 +6,7 @@ heads, G key-value heads, E head size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from dflash_runner.attention import Attend, AttentionCounter, Rule
 from dflash_runner.compiled import Backend, Compiled
 from dflash_runner.config import FlexSettings
-from dflash_runner.tiles import block_mask
+from dflash_runner.staging import send_together
+from dflash_runner.tiles import SIZE, lists
 
 DTYPE = torch.bfloat16
 """Of queries, keys and values: float32 ones cost an order of magnitude in the backward."""
@@ -44,10 +46,42 @@ def kernel_options(settings: FlexSettings) -> dict[str, Any]:
 def _attention(
     query_BHQE: Tensor, key_BGXE: Tensor, value_BGXE: Tensor, mask: BlockMask, options: dict[str, Any]
 ) -> Tensor:
-    """What is compiled."""
-    return flex_attention(
+    """What is compiled: the output by tokens, [B,Q,H,E], which is how it lies in memory where the queries do;
+    its gradient then comes as it is, where by heads it would be copied into their order."""
+    out_BHQE = flex_attention(
         query_BHQE, key_BGXE, value_BGXE, block_mask=mask, enable_gqa=True, kernel_options=options
     )
+    return out_BHQE.transpose(1, 2)
+
+
+def block_mask(rule: Rule) -> BlockMask:
+    """The mask that flex attention reads: of `rule.lists`, or of lists that are made and sent for it here."""
+    device, (length, size) = rule.anchors_BN.device, (rule.documents_BS.shape[1], rule.block_size)
+    by_rule = rule.lists if rule.lists is not None else send_together(lists(rule), device)
+    *tiles, first_BN, end_BN = by_rule
+    mask = BlockMask.from_kv_blocks(
+        *tiles[:4],
+        BLOCK_SIZE=SIZE,
+        mask_mod=_visible(first_BN, end_BN, length=length, size=size),
+        seq_lengths=(first_BN.shape[1] * size, length + first_BN.shape[1] * size),
+        compute_q_blocks=False,
+    )
+    # the backward's lists, by keys: torch makes them from the forward's, element by element under vmap
+    mask.q_num_blocks, mask.q_indices, mask.full_q_num_blocks, mask.full_q_indices = tiles[4:]
+    return mask
+
+
+def _visible(first_BN: Tensor, end_BN: Tensor, *, length: int, size: int) -> Callable[..., Tensor]:
+    """The rule element by element, as the kernels evaluate it in partial tiles."""
+    last = first_BN.shape[1] - 1
+
+    def visible(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        block = (query // size).clamp(max=last)  # the last tile may reach beyond the queries
+        own = length + block * size
+        context = (key >= first_BN[row, block]) & (key < end_BN[row, block])
+        return context | ((key >= own) & (key < own + size))
+
+    return visible
 
 
 class Flex:
@@ -68,13 +102,21 @@ class Flex:
         self.counter = AttentionCounter()
 
     def over(self, rule: Rule) -> Attend:
-        """The attention under `rule`: its block mask is built here, once for all layers."""
+        """The attention under `rule`: its block mask is put together here, once for all layers."""
         mask = block_mask(rule)
 
         def attend(query_BHQE: Tensor, key_BGXE: Tensor, value_BGXE: Tensor) -> Tensor:
             return self._call(query_BHQE, key_BGXE, value_BGXE, mask)
 
         return attend
+
+    def check(self) -> None:
+        """Refuse what `Compiled.check` refuses.
+
+        Raises:
+            WorkerError: fatal.
+        """
+        self._compiled.check()
 
     def _call(self, query_BHQE: Tensor, key_BGXE: Tensor, value_BGXE: Tensor, mask: BlockMask) -> Tensor:
         """The compiled function, for one dtype.
@@ -87,4 +129,5 @@ class Flex:
         if odd:
             self._compiled.refuse(f"want queries, keys and values in {DTYPE}, got {odd[0]}")
         self.counter.calls += 1
-        return self._compiled(query_BHQE, key_BGXE, value_BGXE, mask, self._options)
+        out_BQHE = self._compiled(query_BHQE, key_BGXE, value_BGXE, mask, self._options)
+        return out_BQHE.transpose(1, 2)

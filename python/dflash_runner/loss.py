@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dflash_runner.attention import Attend, Rule, document_starts
 from dflash_runner.head import FrozenHead
-from dflash_runner.model import Drafter
+from dflash_runner.model import Drafter, DrafterConfig, Rotary
 from dflash_runner.operations import PLAIN, Operations, Score
 
 
@@ -33,7 +33,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blocks:
-    """What follows from rows without any weights: prepared while the previous step is decided."""
+    """What follows from rows without any weights; see `preparation`."""
 
     noise_BQ: Tensor  # int64 ids: the anchor's token, then mask tokens
     positions_BS: Tensor  # int64, within the document
@@ -42,6 +42,7 @@ class Blocks:
     valid_BNJ: Tensor  # bool: the label counts
     weights_BNJ: Tensor  # float32
     rule: Rule
+    rotaries: tuple[Rotary, Rotary] | None = None  # of context and noise, where they were made before
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,11 +105,18 @@ def blocks(rows: Rows, *, block_size: int, mask_token_id: int, gamma: float) -> 
     )
 
 
+def rotaries(blocks: Blocks, *, config: DrafterConfig, dtype: torch.dtype) -> tuple[Rotary, Rotary]:
+    """The rotations of context and noise, for a drafter of `dtype`."""
+    positions = blocks.positions_BS, blocks.noise_positions_BQ
+    context, noise = (config.rotary(places, dtype=dtype) for places in positions)
+    return context, noise
+
+
 def terms(
     drafter: Drafter,
     *,
     head: FrozenHead,
-    rows: Rows,
+    hidden_BSC: Tensor,
     blocks: Blocks,
     attend: Attend,
     by: Operations = PLAIN,
@@ -120,18 +128,21 @@ def terms(
     Args:
         drafter: with gradients on or off.
         head: the target's.
-        rows: hidden states and tokens.
+        hidden_BSC: the rows' hidden states.
         blocks: of the same rows.
         attend: the attention under `blocks.rule`.
         by: who computes the drafter's operations and its score.
 
     Compile: all dimensions static.
     """
+    context_rotary, noise_rotary = blocks.rotaries or rotaries(
+        blocks, config=drafter.config, dtype=hidden_BSC.dtype
+    )
     hidden_BQD = drafter(
-        head.embed(blocks.noise_BQ).to(rows.hidden_BSC.dtype),
-        hidden_BSC=rows.hidden_BSC,
-        positions_BS=blocks.positions_BS,
-        noise_positions_BQ=blocks.noise_positions_BQ,
+        head.embed(blocks.noise_BQ).to(hidden_BSC.dtype),
+        hidden_BSC=hidden_BSC,
+        context_rotary=context_rotary,
+        noise_rotary=noise_rotary,
         attend=attend,
         by=by,
     )

@@ -42,6 +42,10 @@ class DrafterConfig:
     target_layers: int  # of the whole target
     max_position_embeddings: int
 
+    def rotary(self, positions_BS: Tensor, *, dtype: torch.dtype) -> Rotary:
+        """The rotation of each position, for operands of `dtype`."""
+        return Rotary.at(positions_BS, head_dim=self.head_dim, theta=self.rope_theta, dtype=dtype)
+
     def __post_init__(self) -> None:
         for name in ("layers", "hidden_size", "intermediate_size", "heads", "kv_heads", "head_dim"):
             _check(getattr(self, name) > 0, name, "a positive number", getattr(self, name))
@@ -132,14 +136,16 @@ class Attention(nn.Module):
     def query(self, x_BQD: Tensor, *, rotary: Rotary, by: Operations) -> Tensor:
         """query_BHQE of the noise."""
         weight_E, eps = self.q_norm.weight, self.q_norm.eps
-        return by.heads(self.q_proj(x_BQD), weight_E, rotary.cos_B1SE, rotary.sin_B1SE, eps)
+        query_BQHE = by.heads(self.q_proj(x_BQD), weight_E, rotary.cos_B1SE, rotary.sin_B1SE, eps)
+        return query_BQHE.transpose(1, 2)
 
     def key_value(
         self, x_BSD: Tensor, *, rotary: Rotary, heads: Callable[..., Tensor]
     ) -> tuple[Tensor, Tensor]:
         """(key_BGSE, value_BGSE) of context or noise: k_norm is per token, so it commutes with joining."""
         key = self.k_proj(x_BSD), self.k_norm.weight, rotary.cos_B1SE, rotary.sin_B1SE, self.k_norm.eps
-        return heads(*key), self.v_proj(x_BSD).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        value_BSGE = self.v_proj(x_BSD).unflatten(-1, (-1, self.head_dim))
+        return heads(*key).transpose(1, 2), value_BSGE.transpose(1, 2)
 
     def forward(
         self,
@@ -153,9 +159,13 @@ class Attention(nn.Module):
         """The attention's output for the noise, [B,Q,D]."""
         query = self.query(x_BQD, rotary=rotary, by=by)
         key, value = self.key_value(x_BQD, rotary=rotary, heads=by.heads)
-        key = torch.cat([context[0], key], dim=2)
-        value = torch.cat([context[1], value], dim=2)
+        key, value = _joined(context[0], key), _joined(context[1], value)
         return self.o_proj(attend(query, key, value).transpose(1, 2).flatten(2))
+
+
+def _joined(context_BGSE: Tensor, noise_BGQE: Tensor) -> Tensor:
+    """Keys or values of both, [B,G,X,E], in the memory order that all have: a token's heads side by side."""
+    return torch.cat([context_BGSE.transpose(1, 2), noise_BGQE.transpose(1, 2)], dim=1).transpose(1, 2)
 
 
 class MLP(nn.Module):
@@ -249,21 +259,16 @@ class Drafter(nn.Module):
                 pass
         return self
 
-    def _rotary(self, positions_BS: Tensor, dtype: torch.dtype) -> Rotary:
-        config = self.config
-        return Rotary.at(positions_BS, head_dim=config.head_dim, theta=config.rope_theta, dtype=dtype)
-
-    def context(self, hidden_BSC: Tensor, *, positions_BS: Tensor, by: Operations = PLAIN) -> Context:
+    def context(self, hidden_BSC: Tensor, *, rotary: Rotary, by: Operations = PLAIN) -> Context:
         """Each layer's keys and values of the context: projected, then normed, once for all layers.
 
         Args:
             hidden_BSC: the target's hidden states, captured layers side by side; the drafter's dtype.
-            positions_BS: place within the document.
+            rotary: of each token's place within the document.
             by: who computes the operations.
         """
         norm = self.hidden_norm
         feature_BSD = by.context_norm(self.fc(hidden_BSC), norm.weight, norm.eps)
-        rotary = self._rotary(positions_BS, feature_BSD.dtype)
         heads = by.context_heads
         return [layer.self_attn.key_value(feature_BSD, rotary=rotary, heads=heads) for layer in self.layers]
 
@@ -272,12 +277,14 @@ class Drafter(nn.Module):
         noise_BQD: Tensor,
         *,
         context: Context,
-        positions_BQ: Tensor,
+        rotary: Rotary,
         attend: Attend,
         by: Operations = PLAIN,
     ) -> Tensor:
-        """Final hidden states of the noise, [B,Q,D], given the context's keys and values."""
-        rotary = self._rotary(positions_BQ, noise_BQD.dtype)
+        """Final hidden states of the noise, [B,Q,D], given the context's keys and values.
+
+        `rotary` is of the noise's places: anchor + offset, within the document.
+        """
         norms = [*(layer.input_layernorm for layer in self.layers), self.norm]
         hidden_BQD, normed_BQD = noise_BQD, by.norm(noise_BQD, norms[0].weight, norms[0].eps)
         for layer, cached, after in zip(self.layers, context, norms[1:], strict=True):
@@ -292,8 +299,8 @@ class Drafter(nn.Module):
         noise_BQD: Tensor,
         *,
         hidden_BSC: Tensor,
-        positions_BS: Tensor,
-        noise_positions_BQ: Tensor,
+        context_rotary: Rotary,
+        noise_rotary: Rotary,
         attend: Attend,
         by: Operations = PLAIN,
     ) -> Tensor:
@@ -304,12 +311,12 @@ class Drafter(nn.Module):
         Args:
             noise_BQD: embedded noise blocks: the anchor's token, then mask tokens.
             hidden_BSC: the target's hidden states, captured layers side by side.
-            positions_BS: place of each context token within its document.
-            noise_positions_BQ: anchor + offset, likewise.
+            context_rotary: of each context token's place within its document.
+            noise_rotary: of anchor + offset, likewise.
             attend: the attention, which holds the mask.
             by: who computes the operations.
 
         Compile: all dimensions static.
         """
-        context = self.context(hidden_BSC, positions_BS=positions_BS, by=by)
-        return self.draft(noise_BQD, context=context, positions_BQ=noise_positions_BQ, attend=attend, by=by)
+        context = self.context(hidden_BSC, rotary=context_rotary, by=by)
+        return self.draft(noise_BQD, context=context, rotary=noise_rotary, attend=attend, by=by)

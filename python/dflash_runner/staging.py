@@ -87,7 +87,7 @@ class Staging:
     def like(self, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         """Pinned tensors of the same shapes and dtypes, good within; nobody else uses the memory then."""
         with self._mu:
-            yield self._cut(tensors)
+            yield cut(self._memory, tensors)
 
     def fetch(self, sources: Sequence[Tensor], *, into: Sequence[Tensor], after_caller: bool) -> None:
         """Copy from the device; complete on return.
@@ -112,16 +112,38 @@ class Staging:
                 target.copy_(host, non_blocking=True)
         self._copies.settle()
 
-    def _cut(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Views of the memory, one behind the other."""
-        cut, at = [], 0
-        for tensor in tensors:
-            end = at + tensor.nbytes
-            if end > len(self._memory):
-                raise AssertionError(f"stage tensors: want at most {len(self._memory)} bytes, got {end}")
-            cut.append(self._memory[at:end].view(tensor.dtype).view(tensor.shape))
-            at = math.ceil(end / _ALIGN) * _ALIGN
-        return cut
+
+def cut(memory: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of the same shapes and dtypes, one behind the other in a stretch of bytes.
+
+    They share its memory and are no views of it: a compiler that is given one sees a tensor.
+    """
+    found, at = [], 0
+    for tensor in like:
+        end = at + tensor.nbytes
+        if end > len(memory):
+            raise AssertionError(f"stage tensors: want at most {len(memory)} bytes, got {end}")
+        found.append(memory[at:end].view(tensor.dtype).view(tensor.shape).data)
+        at += _room(tensor)
+    return found
+
+
+def send_together(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Small tensors of the host on a device, in one transfer that nobody waits for."""
+    return cut(pack(tensors, pinned=device.type == "cuda").to(device, non_blocking=True), tensors)
+
+
+def pack(tensors: Sequence[Tensor], *, pinned: bool) -> Tensor:
+    """The bytes of small tensors of the host, one behind the other as `cut` finds them."""
+    host = torch.empty(sum(map(_room, tensors)), dtype=torch.uint8, pin_memory=pinned)
+    for place, tensor in zip(cut(host, tensors), tensors, strict=True):
+        place.copy_(tensor)
+    return host
+
+
+def _room(tensor: Tensor) -> int:
+    """Bytes to the next tensor's start."""
+    return math.ceil(tensor.nbytes / _ALIGN) * _ALIGN
 
 
 class Rows(Protocol):

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from dflash_runner import anchors, devices, head, image, loss
+from dflash_runner import devices, head, image, loss
 from dflash_runner.attention import Attention, Dense, Over
 from dflash_runner.communicator import Communicator
+from dflash_runner.compiled import Compiled
 from dflash_runner.config import Configuration, DrafterSettings, TargetSettings
 from dflash_runner.frames import Piece
 from dflash_runner.model import Drafter, DrafterConfig
 from dflash_runner.operations import PLAIN, Operations
 from dflash_runner.optim import AdamWConfig, Optimiser
+from dflash_runner.preparation import Preparation, Prepared
+from dflash_runner.replay import CudaRecorder, Recorder, Replays
 from dflash_runner.staging import Pieces
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -83,6 +86,7 @@ class Trainer:
         *,
         attention: Attention | None = None,
         operations: Operations | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Build the model from the seed or an exported drafter, its optimiser and the frozen head.
 
@@ -90,12 +94,12 @@ class Trainer:
             configuration: of a drafter.
             attention: another than the configured one, in tests.
             operations: others than those that go with the configured attention, likewise.
+            recorder: of micro-steps, another than the configured one, likewise.
 
         Raises:
             WorkerError: the target's or the exported drafter's directory does not fit.
         """
         settings = configuration.training
-        self._seed = configuration.seed
         self._settings = settings
         self.config = drafter_config(configuration.drafter, configuration.target)
         self.dtype, self.device = DTYPES[settings.compute_dtype], torch.device(configuration.device)
@@ -119,6 +123,27 @@ class Trainer:
         for name, master in self.optimiser.masters().items():
             master.copy_(exact[name])  # a compute dtype below float32 must not round the masters
         self._losses: list[tuple[int, Tensor, Tensor]] = []
+        self._preparation = Preparation(
+            config=self.config,
+            seed=configuration.seed,
+            places=settings.anchors,
+            gamma=settings.gamma,
+            longest=settings.buckets[-1],
+            dtype=self.dtype,
+            device=self.device,
+        )
+        self._alone = configuration.world_size == 1
+        if recorder is None and configuration.flex.replay and self.device.type == "cuda":
+            recorder = CudaRecorder(self.device)
+        self._replays = self._replays_of(recorder)
+
+    def _replays_of(self, recorder: Recorder | None) -> Replays | None:
+        """None where micro-steps are not replayed."""
+        if recorder is None or self.attention.counter is None:
+            return None
+        compiled = (getattr(self.operations, field.name) for field in dataclasses.fields(self.operations))
+        checks = [operation.check for operation in compiled if isinstance(operation, Compiled)]
+        return Replays(recorder, checks=[self.attention.check, *checks], counter=self.attention.counter)
 
     def _update_backend(self, configuration: Configuration) -> str | None:
         """The compiler of the optimiser's step: of drafters that compile anyway, on a GPU."""
@@ -130,14 +155,26 @@ class Trainer:
         """Attention calls of one micro-step."""
         return self.config.layers
 
+    def prepare(self, tensors: Mapping[str, Tensor], *, epoch: int, pieces: Sequence[Piece]) -> Prepared:
+        """What a micro-step needs of a complete row, but for weights; on any thread, one at a time.
+
+        Args:
+            tensors: `hidden`, `tokens`, `loss_mask`, `documents` of the row; they stay as they are until
+                the micro-step is done.
+            epoch: with the pieces, decides the anchors.
+            pieces: of the row, in order.
+
+        Raises:
+            WorkerError: invalid, where pieces and loss mask do not fit.
+        """
+        tiles = self.attention.counter is not None  # compiled
+        return self._preparation.prepare(tensors, epoch=epoch, pieces=pieces, tiles=tiles)
+
     def micro_step(
         self,
-        tensors: dict[str, Tensor],
+        prepared: Prepared,
         *,
         row: int,
-        epoch: int,
-        pieces: Sequence[Piece],
-        loss_mask_S: Tensor | None = None,
         poison: bool = False,
         communicator: Communicator | None = None,
     ) -> int:
@@ -146,51 +183,78 @@ class Trainer:
         On a device everything is queued and nothing waited for: `settle` does that.
 
         Args:
-            tensors: `hidden`, `tokens`, `loss_mask`, `documents` of the row.
+            prepared: the row, as `prepare` gives it.
             row: its number.
-            epoch: with the pieces, decides the anchors.
-            pieces: of the row, in order.
-            loss_mask_S: the row's, on the host; left out where that of `tensors` is.
             poison: make the loss not a number, on purpose.
             communicator: where this is the step's last one: what of the gradient is complete may be summed
                 while the rest is computed; `reduce` must follow.
 
         Raises:
-            WorkerError: invalid, where pieces and loss mask do not fit; unavailable, where a peer is gone.
+            WorkerError: unavailable, where a peer is gone.
 
         Source: README, How it works (the loss is divided by the constant W0 before the backward).
         Compile: S and N are static.
         """
-        mask_S = tensors["loss_mask"] if loss_mask_S is None else loss_mask_S
-        chosen = anchors.draw(
-            mask_S, pieces=pieces, seed=self._seed, epoch=epoch, places=self._settings.anchors
-        )
-        rows = loss.Rows(
-            hidden_BSC=tensors["hidden"][None].to(self.device, self.dtype),
-            tokens_BS=tensors["tokens"][None].to(self.device, torch.int64),
-            loss_mask_BS=tensors["loss_mask"][None].to(self.device, torch.bool),
-            documents_BS=tensors["documents"][None].to(self.device, torch.int64),
-            anchors_BN=devices.send(chosen.anchors_N[None], self.device),
-            keep_BN=devices.send(chosen.keep_N[None], self.device),
-        )
+        prepared.wait()
+        summed = communicator is not None and not self._alone  # while the backward goes on: not recorded
+        if self._replays is not None and self._replays.holds(prepared) and not (summed or poison):
+            first = self.optimiser.begins()
+            numerator, denominator = self._replays.run(prepared, first=first)
+            self.optimiser.took(first=first)
+        else:
+            numerator, denominator = self._forward(prepared)
+            if poison:
+                numerator = numerator * math.nan
+            if communicator is not None:
+                self.optimiser.sum_as_it_comes(communicator)
+            (numerator / self._settings.weight_constant).backward()
+            with torch.no_grad():
+                self.optimiser.weight.add_(denominator)
+        self._losses.append((row, numerator.detach(), denominator))
+        return prepared.anchors
+
+    def _forward(self, prepared: Prepared) -> tuple[Tensor, Tensor]:
+        """A row's loss as (numerator, denominator)."""
         terms = score(
             self._drafter,
-            rows=rows,
+            hidden_BSC=prepared.hidden_SC[None].to(self.device, self.dtype),
+            blocks=prepared.blocks,
             frozen=self._head,
-            gamma=self._settings.gamma,
             over=self.attention.over,
             by=self.operations,
         )
-        numerator = terms.numerator_B.sum()
-        if poison:
-            numerator = numerator * math.nan
-        if communicator is not None:
-            self.optimiser.sum_as_it_comes(communicator)
-        (numerator / self._settings.weight_constant).backward()
+        return terms.numerator_B.sum(), terms.denominator_B.sum()
+
+    @property
+    def records(self) -> bool:
+        """Whether micro-steps are to be recorded and replayed."""
+        return self._replays is not None
+
+    def record(self, prepared: Prepared) -> None:
+        """From now on replay the micro-steps of this row's bucket, but for those whose sum begins in the
+        backward; the open step, which must be empty, stays so.
+
+        Args:
+            prepared: a row that went through `micro_step` before.
+
+        Raises:
+            WorkerError: fatal, where a compiled function has refused a call.
+            Exception: of torch, where the device has no room for another row's activations.
+        """
+        if self._replays is None or self._losses:
+            raise AssertionError("record micro-step: want a trainer that records, and no open step")
+        prepared.wait()
+        self._replays.record(prepared, self._step)
+
+    def _step(self, prepared: Prepared, first: bool) -> tuple[Tensor, Tensor]:
+        """What is recorded: the same as `micro_step` does, with its gradients taken all at once."""
+        numerator, denominator = self._forward(prepared)
+        loss = numerator / self._settings.weight_constant
+        gradients = torch.autograd.grad(loss, self.optimiser.parameters())
+        self.optimiser.take(gradients, first=first)
         with torch.no_grad():
-            self.optimiser.weight.add_(terms.denominator_B.sum())
-        self._losses.append((row, numerator.detach(), terms.denominator_B.sum()))
-        return int(chosen.keep_N.sum())
+            self.optimiser.weight.add_(denominator)
+        return numerator.detach(), denominator
 
     def reduce(self, communicator: Communicator) -> Figures:
         """The step's figures, its gradient summed over the ranks, rescaled and clipped; waits for the device.
@@ -283,9 +347,9 @@ class Trainer:
 def score(
     drafter: Drafter,
     *,
-    rows: loss.Rows,
+    hidden_BSC: Tensor,
+    blocks: loss.Blocks,
     frozen: head.FrozenHead,
-    gamma: float,
     over: Over,
     by: Operations = PLAIN,
 ) -> loss.RowTerms:
@@ -293,17 +357,17 @@ def score(
 
     Args:
         drafter: with gradients on or off.
-        rows: with their anchors.
+        hidden_BSC: the rows' hidden states, in the drafter's dtype.
+        blocks: of the same rows.
         frozen: the target's embedding and head.
-        gamma: decay of the weights.
         over: the attention.
         by: who computes the drafter's operations.
 
     Compile: all dimensions static.
     """
-    config = drafter.config
-    blocks = loss.blocks(rows, block_size=config.block_size, mask_token_id=config.mask_token_id, gamma=gamma)
-    return loss.terms(drafter, head=frozen, rows=rows, blocks=blocks, attend=over(blocks.rule), by=by)
+    return loss.terms(
+        drafter, head=frozen, hidden_BSC=hidden_BSC, blocks=blocks, attend=over(blocks.rule), by=by
+    )
 
 
 def _attention(configuration: Configuration, dtype: torch.dtype) -> Attention:

@@ -70,8 +70,9 @@ class DrafterSubject:
         """One row of two documents and padding, with padding anchors: a step from row to update."""
         before = self._contents()
         tensors, pieces = self._row(bucket)
+        prepared = self._trainer.prepare(tensors, epoch=0, pieces=pieces)
         start = time.perf_counter()
-        anchors = self._trainer.micro_step(tensors, row=1, epoch=0, pieces=pieces)
+        anchors = self._trainer.micro_step(prepared, row=1)
         alone = Communicator("", number=1, world=1, rank=0)  # no peer is ready yet: the sum is the own one
         figures = self._trainer.reduce(alone)
         self._trainer.apply(lr=_LEARNING_RATE)
@@ -83,6 +84,23 @@ class DrafterSubject:
             padded_anchors=0 < anchors < self._configuration.training.anchors,
             step_ms=step_ms,
         )
+
+    def record(self, bucket: int) -> None:
+        """Record the micro-step, where that is asked for, and replay it as a step's first row and as a later
+        one; where peers will sum in the backward, that way once more too."""
+        trainer = self._trainer
+        if not trainer.records:
+            return
+        tensors, pieces = self._row(bucket)
+        prepared = trainer.prepare(tensors, epoch=0, pieces=pieces)
+        if self._configuration.world_size > 1:
+            trainer.micro_step(prepared, row=1)
+            trainer.drop()
+        trainer.record(prepared)
+        for row in (1, 2):  # first and later
+            trainer.micro_step(prepared, row=row)
+        trainer.drop()
+        trainer.settle()
 
     def calls(self, *, named: bool) -> Calls:
         """Counts the trainer's attention."""
@@ -103,8 +121,11 @@ class DrafterSubject:
         queries, tokens = len(case.anchors) * case.block_size, len(case.documents)
         shapes = [(config.heads, queries)] + 2 * [(config.kv_heads, tokens + queries)]
         drawn = [
-            torch.randn(1, *shape, config.head_dim, generator=generator).to(device, dtype).requires_grad_()
-            for shape in shapes
+            torch.randn(1, length, heads, config.head_dim, generator=generator)
+            .to(device, dtype)
+            .transpose(1, 2)  # a token's heads side by side, as the drafter has them
+            .requires_grad_()
+            for heads, length in shapes
         ]
         exact = [tensor.detach()[0].double().requires_grad_() for tensor in drawn]
         got = self._trainer.attention.over(case.rule(device))(*drawn)

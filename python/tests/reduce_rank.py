@@ -96,11 +96,10 @@ class Rank:
             if last and self.rank == 1 and step % 3 == 2:
                 continue
             tensors = self._row(1000 * step + 10 * self.rank + micro)
+            pieces = [Piece(0, 0, 0, BUCKET, self.anchors)]
             self.trainer.micro_step(
-                tensors,
+                self.trainer.prepare(tensors, epoch=step, pieces=pieces),
                 row=micro + 1,
-                epoch=step,
-                pieces=[Piece(0, 0, 0, BUCKET, self.anchors)],
                 communicator=self.communicator if last else None,
             )
 

@@ -63,6 +63,15 @@ def test_the_reference_workload():
     assert workload.Shape.told(W | {"captured": 1}).layer_ids == (1,)
 
 
+def test_gaps_are_told_by_their_neighbours():
+    """Whatever ran last before a gap, on any stream; equal neighbours are added up."""
+    times = [("a", 0, 9), ("b", 2, 4), ("c", 11, 12), ("a", 12, 13), ("c", 20, 22), ("b", 22, 30)]
+    ran = [traced.Ran(name=n, start_us=1e3 * s, end_us=1e3 * e, self_us=1.0) for n, s, e in times]
+    (found,) = traced.gaps(ran)
+    assert found == {"before": "a", "after": "c", "ms": 9.0, "calls": 2, "largest_ms": 7.0}
+    assert traced.gaps([]) == []
+
+
 def test_operators_are_added_up_by_name():
     one = torch.ones(8, 8)
 

@@ -34,7 +34,9 @@ def add(optimiser: Optimiser, drafter: torch.nn.Module, rows: Rows | None) -> fl
         return 0.0
     blocks = loss.blocks(rows, block_size=CONFIG.block_size, mask_token_id=CONFIG.mask_token_id, gamma=4.0)
     attend = sdpa(blocks.rule, dtype=torch.float32)
-    terms = loss.terms(drafter, head=make_head(CONFIG), rows=rows, blocks=blocks, attend=attend)
+    terms = loss.terms(
+        drafter, head=make_head(CONFIG), hidden_BSC=rows.hidden_BSC, blocks=blocks, attend=attend
+    )
     (terms.numerator_B.sum() / W0).backward()
     optimiser.weight.add_(terms.denominator_B.sum())
     return float(terms.numerator_B.detach().sum())

@@ -171,12 +171,13 @@ def test_serving_logits_are_the_training_logits(target: nn.Module) -> None:
         keep_BN=torch.ones_like(anchors, dtype=torch.bool),
     )
     blocks = loss.blocks(rows, block_size=size, mask_token_id=drafter.config.mask_token_id, gamma=4.0)
+    context_rotary, noise_rotary = loss.rotaries(blocks, config=drafter.config, dtype=torch.float32)
     with torch.no_grad():
         trained = drafter(
             head.embed(blocks.noise_BQ),
             hidden_BSC=hidden,
-            positions_BS=blocks.positions_BS,
-            noise_positions_BQ=blocks.noise_positions_BQ,
+            context_rotary=context_rotary,
+            noise_rotary=noise_rotary,
             attend=sdpa(blocks.rule, dtype=torch.float32),
         )
         want = head.logits(trained).unflatten(1, (-1, size))[0, :, 1:]

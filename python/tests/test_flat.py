@@ -49,7 +49,9 @@ def test_matrices_lie_as_the_backward_completes_them(dtype: torch.dtype) -> None
     rows = dataclasses.replace(rows, hidden_BSC=rows.hidden_BSC.to(dtype))
     blocks = loss.blocks(rows, block_size=CONFIG.block_size, mask_token_id=CONFIG.mask_token_id, gamma=4.0)
     attend = sdpa(blocks.rule, dtype=dtype)
-    terms = loss.terms(drafter, head=make_head(CONFIG), rows=rows, blocks=blocks, attend=attend)
+    terms = loss.terms(
+        drafter, head=make_head(CONFIG), hidden_BSC=rows.hidden_BSC, blocks=blocks, attend=attend
+    )
     terms.numerator_B.sum().backward()
     assert came == [name for bucket in layout_of(drafter).buckets for name in bucket.names]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from dflash_runner import flex, tiles
@@ -99,7 +100,7 @@ def test_the_oracle_sees_wrong_tiles(
     def wrong(*args: Any, **kwargs: Any) -> tiles.Tiles:
         found = real(*args, **kwargs)
         full_BMU = found.full_BMU | found.partial_BMU if partial_become == "full" else found.full_BMU
-        return tiles.Tiles(partial_BMU=torch.zeros_like(found.partial_BMU), full_BMU=full_BMU)
+        return tiles.Tiles(partial_BMU=np.zeros_like(found.partial_BMU), full_BMU=full_BMU)
 
     monkeypatch.setattr(tiles, "tiles", wrong)
     difference = worker.subject.oracle()

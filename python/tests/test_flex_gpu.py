@@ -278,7 +278,7 @@ def test_two_thousand_steps_of_mixed_lengths_compile_nothing(worker: Worker) -> 
     for step in range(2000):
         tensors, pieces = mixed(worker, chooser)
         seen.add((len(tensors["tokens"]), len(pieces)))
-        worker.trainer.micro_step(tensors, row=step, epoch=0, pieces=pieces)
+        worker.trainer.micro_step(worker.trainer.prepare(tensors, epoch=0, pieces=pieces), row=step)
         assert worker.trainer.reduce(alone).finite
         worker.trainer.apply(lr=1e-5)
         worker.watch.check()

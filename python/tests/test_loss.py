@@ -39,7 +39,9 @@ def terms_of(
 ) -> RowTerms:
     blocks = blocks or blocks_of(rows)
     attend = sdpa(blocks.rule, dtype=torch.float32)
-    return loss.terms(drafter, head=make_head(CONFIG), rows=rows, blocks=blocks, attend=attend, by=by)
+    return loss.terms(
+        drafter, head=make_head(CONFIG), hidden_BSC=rows.hidden_BSC, blocks=blocks, attend=attend, by=by
+    )
 
 
 def check_mask(rows: Rows, rule: Rule) -> None:
@@ -281,7 +283,7 @@ def test_figures_equal_the_loop() -> None:
         result = loss.terms(
             _Fixed(CONFIG, guess % CONFIG.vocab_size),
             head=loss.FrozenHead(embedding_VD=head.embedding_VD, head_VD=torch.eye(CONFIG.vocab_size)),
-            rows=rows,
+            hidden_BSC=rows.hidden_BSC,
             blocks=blocks,
             attend=sdpa(blocks.rule, dtype=torch.float32),
         )
@@ -312,5 +314,7 @@ def test_attention_is_counted_once_a_layer() -> None:
     rows, counter = random_row(CONFIG, seed=1), AttentionCounter()
     blocks = blocks_of(rows)
     attend = sdpa(blocks.rule, dtype=torch.float32, counter=counter)
-    loss.terms(make_drafter(CONFIG), head=make_head(CONFIG), rows=rows, blocks=blocks, attend=attend)
+    loss.terms(
+        make_drafter(CONFIG), head=make_head(CONFIG), hidden_BSC=rows.hidden_BSC, blocks=blocks, attend=attend
+    )
     assert counter.calls == CONFIG.layers

@@ -86,7 +86,7 @@ def test_a_drafter_overfits_one_batch() -> None:
     losses = []
     for _ in range(120):
         optimiser.clear()
-        terms = loss.terms(drafter, head=head, rows=rows, blocks=blocks, attend=attend)
+        terms = loss.terms(drafter, head=head, hidden_BSC=rows.hidden_BSC, blocks=blocks, attend=attend)
         value = terms.numerator_B.sum() / terms.denominator_B.sum()
         value.backward()
         optimiser.clip(optimiser.global_norm(), limit=1.0)

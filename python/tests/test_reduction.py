@@ -78,7 +78,9 @@ class Drafter:
             rows, block_size=CONFIG.block_size, mask_token_id=CONFIG.mask_token_id, gamma=4.0
         )
         attend = sdpa(blocks.rule, dtype=torch.float32)
-        terms = loss.terms(self.model, head=make_head(CONFIG), rows=rows, blocks=blocks, attend=attend)
+        terms = loss.terms(
+            self.model, head=make_head(CONFIG), hidden_BSC=rows.hidden_BSC, blocks=blocks, attend=attend
+        )
         (terms.numerator_B.sum() / W0).backward()
         with torch.no_grad():
             self.optimiser.weight.add_(terms.denominator_B.sum())

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+import tracemalloc
 
 import pytest
 import torch
 from dflash_runner import tiles
 from dflash_runner.attention import Rule
-from dflash_runner.tiles import block_mask
+from dflash_runner.flex import block_mask
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 
 def make_rule(*, seed: int, rows: int, length: int, anchors: int, block_size: int, documents: int) -> Rule:
@@ -169,16 +167,12 @@ def test_sorted_anchors_make_few_partial_tiles() -> None:
 
 
 def test_nothing_of_the_size_of_the_mask_is_made() -> None:
-    """The largest tensor of a real row's mask is thousands of times smaller than its grid."""
-    largest: list[int] = []
-
-    class Sizes(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            largest.extend(t.numel() for t in tree_leaves(out) if isinstance(t, torch.Tensor))
-            return out
-
+    """All that is allocated for a real row's lists is far smaller than its grid of booleans."""
     rule = make_rule(seed=0, rows=1, length=3072, anchors=512, block_size=16, documents=4)
-    with Sizes():
-        block_mask(rule)
-    assert max(largest) * 1000 < 8192 * (3072 + 8192)
+    lists = tiles.lists(rule)
+    tracemalloc.start()
+    tiles.lists(rule)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sum(tensor.nbytes for tensor in lists) < peak  # numpy's memory is seen
+    assert peak * 40 < 8192 * (3072 + 8192)

@@ -16,11 +16,13 @@ from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frames import Piece
 from dflash_runner.lane import LaneError
 from dflash_runner.orders import Abort, Commit, Join, Load, Train
+from dflash_runner.preparation import Prepared
 from dflash_runner.standing import Standing
 from dflash_runner.worker.faults import Faults
 from dflash_runner.worker.v1 import worker_pb2
 from worker_host import configuration
 
+PREPARED = Prepared(hidden_SC=torch.zeros(0), blocks=None, anchors=0, ready=None)  # type: ignore[arg-type]
 GO = Path(__file__).resolve().parents[2] / "runner"
 
 
@@ -112,7 +114,7 @@ class Places:
     def pull(self, row: int) -> None:
         held = self.buffers.begin(row, epoch=0, bucket=8, pieces=(Piece(0, 0, 0, 4, 1),))
         self.memory[held.tensors["hidden"].data_ptr()] = row
-        self.buffers.filled(held)
+        self.buffers.filled(held, prepared=PREPARED)
 
     def train(self, row: int, *, trained: bool = True) -> None:
         held = self.buffers.take(row)
@@ -152,6 +154,25 @@ def test_buffers_are_chosen_as_the_lane_says() -> None:
     places.train(4)
     places.pull(6)
     assert places.held() == {4, 6}
+
+
+def test_no_preparation_outlives_its_row() -> None:
+    """What was prepared is kept for an aborted row, and goes with a row's place."""
+    places = Places()
+    places.pull(1)
+    places.train(1)
+    places.buffers.dropped()
+    held = places.buffers.take(1)
+    assert held.prepared is PREPARED
+    places.buffers.release(held)
+    places.buffers.mark(held)
+    places.buffers.committed()
+    assert held.prepared is None
+    again = places.buffers.begin(1, epoch=1, bucket=8, pieces=())  # another preparation, or none
+    assert again.prepared is None
+    places.buffers.failed(again)
+    with pytest.raises(WorkerError, match="row buffer"):
+        places.buffers.take(1)
 
 
 def test_buffers_refuse_what_does_not_fit() -> None:

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -64,6 +65,20 @@ func grouped(row, update []Kernel) map[string]float64 {
 
 // Span is when something ran, in microseconds.
 type Span [2]float64
+
+// Gap is all the time that nothing ran between two neighbours.
+type Gap struct {
+	Before  string  `json:"before"` // what ended
+	After   string  `json:"after"`  // what began
+	MS      float64 `json:"ms"`     // of all of them
+	Calls   int     `json:"calls"`
+	Largest float64 `json:"largest_ms"`
+}
+
+// stated names it for a table.
+func (g Gap) stated() string {
+	return fmt.Sprintf("gap: %.40s, %.40s (%d, at most %.3f ms)", g.Before, g.After, g.Calls, g.Largest)
+}
 
 // gaps gives how long nothing ran between the first span's start and the last
 // one's end, and how long that was in all. Spans may overlap, as those of

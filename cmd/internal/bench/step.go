@@ -46,7 +46,8 @@ type about struct {
 type steps struct {
 	about
 	RowMS        float64            `json:"row_ms"`
-	StepMS       float64            `json:"step_ms"`
+	StepMS       float64            `json:"step_ms"`  // of steps that follow one another, the next row prepared beside
+	AloneMS      float64            `json:"alone_ms"` // of one by itself, its row's preparation included
 	TeraFLOP     float64            `json:"teraflop"`
 	MatmulTFLOPS float64            `json:"matmul_tflops"`
 	PeakBytes    uint64             `json:"peak_bytes"`
@@ -63,6 +64,7 @@ type profiled struct {
 	Update []Kernel `json:"update"`
 	Steps  int      `json:"steps"` // that follow one another in Spans; 0 on a CPU
 	Spans  []Span   `json:"spans"`
+	Gaps   []Gap    `json:"gaps"` // between Spans, the longest first
 }
 
 // StepBench measures rows and updates of a shape's drafter, as a worker makes
@@ -102,6 +104,7 @@ func (r *Report) steps(s steps, shape Shape, cuda bool) error {
 	reference := cuda && shape.Workload == WorkloadW // what the goals are about
 	r.Facts["attention"], r.Facts["kernels"], r.Facts["compile cache"] = s.Attention, strings.Join(s.Kernels, " "), s.Cache
 	r.add("row and update", s.StepMS, "ms", 0, goalOn(reference, atMost(122)))
+	r.add("row and update alone, prepared in its own time", s.AloneMS, "ms", 0, nil)
 	r.add("row without the update", s.RowMS, "ms", 0, nil)
 	r.add("context tokens a second ("+shape.stated()+")", float64(shape.Tokens)/s.StepMS*1e3, "tokens/s", 0, nil)
 	r.add("blocks a second", float64(shape.Anchors)/s.StepMS*1e3, "blocks/s", 0, nil)
@@ -134,6 +137,9 @@ func (r *Report) profile(p profiled, cuda bool) {
 		idle, whole := gaps(p.Spans)
 		r.add("profiled step, first kernel to last", whole/1e3/float64(p.Steps), "ms", 0, nil)
 		r.add("gaps between kernels, of the step", 100*idle/max(whole, 1e-9), "%", 0, atMost(2))
+		for _, g := range p.Gaps[:min(len(p.Gaps), 12)] {
+			r.add(g.stated(), g.MS/float64(p.Steps), "ms", 1e3*g.MS/max(idle, 1e-9), nil)
+		}
 	}
 	r.Facts["ratio of kernels"] = "share of all their time"
 }

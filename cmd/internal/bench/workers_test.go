@@ -24,7 +24,7 @@ func TestSteps(t *testing.T) {
 	r, w := start("step"), named(t, WorkloadW)
 	s := steps{about: about{Torch: "2.11", Python: "3.12", Parameters: 7}, RowMS: 100, StepMS: 120, TeraFLOP: 60, MatmulTFLOPS: 1000, PeakBytes: 41 << 30,
 		Seconds: map[string]float64{"first_pass": 3}, Profile: &profiled{Row: []Kernel{{"nvjet", 6, 2}, {"mul", 2, 9}}, Update: []Kernel{{"adam", 2, 1}}, Steps: 2,
-			Spans: []Span{{0, 90_000}, {100_000, 200_000}}}}
+			Spans: []Span{{0, 90_000}, {100_000, 200_000}}, Gaps: []Gap{{"norm", "adam", 10, 1, 10}}}}
 	if err := r.steps(s, w, true); err != nil {
 		t.Fatal(err)
 	}
@@ -45,6 +45,9 @@ func TestSteps(t *testing.T) {
 	}
 	if f := figure(t, r, "gaps"); f.Value != 5 || *f.Met {
 		t.Errorf("gaps: got %+v, want 10 of 200 ms", f)
+	}
+	if f := figure(t, r, "gap: norm, adam (1, at most 10.000 ms)"); f.Value != 5 || *f.Ratio != 1 {
+		t.Errorf("gap: got %+v, ratio %v, want 5 ms a step and all of the idle time", f, f.Ratio)
 	}
 	if r.Shape.Parameters != 7 || r.Torch != "2.11" || r.Versions["python"] != "3.12" {
 		t.Errorf("about: got %+v", r)
