@@ -10,9 +10,10 @@ import (
 
 // Turns: a device has a number of them, and no compute order is sent without
 // one. The micro-step that reduces goes to all ranks together and holds every
-// turn of their devices; while it waits for them, nothing new starts there. So
-// no turn is held by anything that waits for another, and none is waited for
-// longer than what runs now takes.
+// turn of their devices; while it waits for them, nothing new starts there but
+// rows of later steps that fit before it (paced). So no turn is held by anything
+// that waits for another, and none is waited for longer than what runs now takes,
+// and rows for which there are slots.
 
 // taken gives how many turns of each device are held. A lost life's orders hold
 // theirs until it is reaped: its device may still compute.
@@ -71,7 +72,7 @@ func (c *Core) turn() bool {
 		if c.cfg.without.rowsInHand && c.lags(w) {
 			continue
 		}
-		if firsts[w.device] == w && !kept[w.device] && taken[w.device] < c.cfg.Devices[w.device] {
+		if firsts[w.device] == w && (!kept[w.device] || c.fits(w)) && taken[w.device] < c.cfg.Devices[w.device] {
 			return c.serve(w, makers)
 		}
 	}
@@ -211,7 +212,7 @@ func (c *Core) makers() (makers []*worker, some bool) {
 	if chosen := c.chosen(row.Row, free); chosen != nil {
 		return []*worker{chosen}, true
 	}
-	return free, true
+	return c.paced(free, row, n), true
 }
 
 // chosen is the free target that the scheduler named for the row, or nil.
@@ -229,7 +230,9 @@ func (c *Core) chosen(row runner.Row, free []*worker) *worker {
 func (c *Core) assignRow(w *worker) bool {
 	row, n, _ := c.unproduced()
 	free := c.freeTargets(row.Row, n)
-	if c.chosen(row.Row, free) == nil && c.cfg.AskScheduler && len(free) > 1 && c.assign.row != row.Row {
+	chosen := c.chosen(row.Row, free)
+	free = c.paced(free, row, n)
+	if chosen == nil && c.cfg.AskScheduler && len(free) > 1 && c.assign.row != row.Row {
 		c.assign = assignment{out: true, row: row.Row}
 		a := Assign{Row: row}
 		for _, f := range free {

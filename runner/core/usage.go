@@ -91,7 +91,7 @@ func (c *Core) doing(w *worker, rows *outlook) doing {
 }
 
 func (c *Core) idleTarget(w *worker, rows *outlook) doing {
-	if c.wants(w, rows.makers) {
+	if c.wants(w, rows.makers) || rows.some && c.hasSlot(w) {
 		return waiting
 	}
 	if rows.some {

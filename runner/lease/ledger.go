@@ -72,6 +72,18 @@ func (l *Ledger) Holds(row runner.Row) bool {
 	return ok
 }
 
+// Frees gives how many slots of owner are free.
+func (l *Ledger) Frees(owner runner.Worker) (n int) {
+	for i := range l.Arenas {
+		for j := range l.Arenas[i].Slots {
+			if l.Arenas[i].Owner == owner && l.Arenas[i].Slots[j].State == Free {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // FreeOf gives the lowest free slot that lives of owner may write.
 func (l *Ledger) FreeOf(owner runner.Worker) (runner.Slot, Slot, bool) {
 	for i := range l.Arenas {
