@@ -13,7 +13,7 @@ const module = "github.com/dflash-runner/dflash-runner/"
 
 // pure packages see the standard library and each other alone.
 var pure = map[string]bool{"runner": true, "runner/rows": true, "runner/life": true, "runner/gate": true,
-	"runner/lease": true, "runner/step": true, "runner/hang": true, "runner/core": true, "runner/placement": true, "runner/simulate": true}
+	"runner/lease": true, "runner/step": true, "runner/hang": true, "runner/core": true, "runner/placement": true, "runner/simulate": true, "runner/pace": true}
 
 // rules say who may not import what, and why. Both sides are matched by prefix;
 // a rule's exceptions are written out.

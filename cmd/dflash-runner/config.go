@@ -2,11 +2,14 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
+	"github.com/dflash-runner/dflash-runner/cmd/internal/up"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/config"
 )
@@ -84,6 +87,8 @@ type validated struct {
 	File     string    `json:"file"`
 	Run      string    `json:"run"` // empty where it is not valid
 	Problems []problem `json:"problems"`
+	// Unchecked are paths whose check takes a plugin's process; none is started.
+	Unchecked []string `json:"unchecked"`
 }
 
 // problem is one mistake; line and column are 0 where no place in a file is meant.
@@ -98,7 +103,7 @@ type problem struct {
 
 // judged is what a configuration's loading came to.
 func judged(name string, loaded *config.Config, err error) validated {
-	v := validated{Valid: err == nil, File: name, Problems: []problem{}}
+	v := validated{Valid: err == nil, File: name, Problems: []problem{}, Unchecked: []string{}}
 	var problems config.Problems
 	switch {
 	case err == nil:
@@ -117,9 +122,10 @@ func (c *cli) configValidate() *cobra.Command {
 	var from source
 	cmd := c.jsonFlag(&cobra.Command{
 		Use:   "validate",
-		Short: "Check a configuration, and the target that it names",
-		Long: "Checks a configuration, and the target that it names. Every problem is printed on stderr; exit 2.\n" +
-			"With --json valid, file, run and the problems are printed on stdout besides.",
+		Short: "Check a configuration, and the target and plugin that it names",
+		Long: "Checks a configuration, the target that it names, and the files of the plugin that it uses. Every problem is\n" +
+			"printed on stderr; exit 2. A plugin's own configuration takes its process, which is not started: a note says so.\n" +
+			"With --json valid, file, run, the problems and what was not checked are printed on stdout besides.",
 		Example: "  dflash-runner config validate -f my.yaml\n  dflash-runner config validate -f my.yaml --json",
 		Args:    atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -128,9 +134,15 @@ func (c *cli) configValidate() *cobra.Command {
 			if name == "" {
 				name = config.DefaultName
 			}
+			unchecked := []string{}
+			if err == nil {
+				unchecked, err = c.catalogued(loaded, name)
+			}
 			switch {
 			case c.json:
-				return errors.Join(err, c.printJSON(judged(name, loaded, err)))
+				v := judged(name, loaded, err)
+				v.Unchecked = unchecked
+				return errors.Join(err, c.printJSON(v))
 			case err != nil:
 				return err
 			}
@@ -139,4 +151,27 @@ func (c *cli) configValidate() *cobra.Command {
 	})
 	from.flags(cmd)
 	return cmd
+}
+
+// catalogued checks the files of the plugin that is used, and notes what of the
+// catalog was not checked, and which entries would be refused if they were used.
+func (c *cli) catalogued(loaded *config.Config, name string) (unchecked []string, err error) {
+	var problems config.Problems
+	unchecked = []string{}
+	for i, p := range loaded.Scheduler.Plugins {
+		at := fmt.Sprintf("scheduler.plugins[%d]", i)
+		err := host.Verify(up.Catalog(p))
+		switch used := p.Name == loaded.Scheduler.Use; {
+		case err != nil && used:
+			problems = append(problems, loaded.Problem(at, err))
+			continue
+		case err != nil:
+			c.tell("note", fmt.Sprintf("%s: plugin %s is not used, and would be refused: %s", loaded.Place(at), p.Name, err))
+			continue
+		case used:
+			c.tell("note", fmt.Sprintf("plugin %s: its files were checked; its own configuration was not, as that takes its process: `dflash-runner plugins test %s -f %s`", p.Name, p.Name, name))
+		}
+		unchecked = append(unchecked, at+".config")
+	}
+	return unchecked, problems.Err()
 }

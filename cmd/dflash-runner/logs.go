@@ -25,7 +25,8 @@ func (c *cli) logsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs [WORKER] [RUN]",
 		Short: "Show what a worker wrote, or how workers died",
-		Long: "Shows the log of a worker's newest generation, or of a stage such as target. With -f it goes on,\n" +
+		Long: "Shows the log of a worker's newest generation, of a scheduling plugin's newest start, or of a stage such as\n" +
+			"target; drafter/0.2 and scheduler-NAME.2 name an earlier one. With -f it goes on,\n" +
 			"through later generations, until the run ends. Without a worker the run's logs are listed.\n" +
 			"With --failure the reports of deaths are shown instead. One argument alone that names neither a\n" +
 			"worker nor a log of the newest run names a run.",
@@ -72,15 +73,18 @@ func (c *cli) whichLog(args []string) (dir, name string, err error) {
 	return dir, name, err
 }
 
-// logFile is one log of a run: name is "drafter/0" or a stage's.
+// logFile is one log of a run: name is "drafter/0", a plugin's or a stage's.
 type logFile struct {
 	Name       string `json:"name"`
-	Generation int    `json:"generation"` // 0: not a worker's
+	Generation int    `json:"generation"` // 0: neither a worker's nor a plugin's
 	Path       string `json:"path"`
 	Bytes      int64  `json:"bytes"`
 }
 
-var workerLog = regexp.MustCompile(`^(target|drafter)-(\d+)\.(\d+)\.log$`)
+var (
+	workerLog = regexp.MustCompile(`^(target|drafter)-(\d+)\.(\d+)\.log$`)
+	pluginLog = regexp.MustCompile(`^(scheduler-[a-z0-9-]+)\.(\d+)\.log$`) // its generations are its starts
+)
 
 // logFiles lists a run's logs, by name and generation.
 func logFiles(dir string) ([]logFile, error) {
@@ -94,6 +98,10 @@ func logFiles(dir string) ([]logFile, error) {
 		if m := workerLog.FindStringSubmatch(e.Name()); m != nil {
 			l.Name = m[1] + "/" + m[2]
 			l.Generation, _ = strconv.Atoi(m[3]) // digits, by the pattern
+		}
+		if m := pluginLog.FindStringSubmatch(e.Name()); m != nil {
+			l.Name = m[1]
+			l.Generation, _ = strconv.Atoi(m[2])
 		}
 		if s, err := e.Info(); err == nil {
 			l.Bytes = s.Size()

@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 		"dflash-runner": main,
 		"live-run":      func() { os.Exit(liveRun(os.Args[1])) },
 		"test-plugin":   func() { scheduler.Serve(testPlugin{}) },
+		"hangs":         func() { hang(os.Args[1]) },
 		"placing":       func() { scheduler.Serve(placing{}) },
 		"wrong":         func() { scheduler.Serve(wrong{}) },
 	})

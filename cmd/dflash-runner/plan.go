@@ -31,7 +31,8 @@ func (c *cli) planCommand() *cobra.Command {
 			"With --fit it chooses the longest bucket and the most anchors that fit, and prints the keys to change.\n" +
 			"With --simulate it runs the steps on costs instead of workers: a trace's, the configuration's, or reckoned ones,\n" +
 			"and prints speed, idle time by cause, a chart, and every way to divide a node. All of that is predicted.\n" +
-			"With --machine it plans for a machine that a file describes, with --scheduler as that scheduler would decide.",
+			"With --machine it plans for a machine that a file describes, with --scheduler as that scheduler would decide: a\n" +
+			"plugin is started and asked about the rows of the costs, and what it does otherwise than the built-in is shown.",
 		Example: "  dflash-runner plan -f my.yaml\n  dflash-runner plan --json | jq .arenas\n  dflash-runner plan -f my.yaml --fit\n" +
 			"  dflash-runner plan -f my.yaml --simulate --machine eight.json --trace synthetic:1 --svg chart.svg",
 		Args: atMost(0),
@@ -53,7 +54,7 @@ func (c *cli) planCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&flags.fit, "fit", false, "choose the longest bucket and the most anchors that fit")
 	f.BoolVar(&flags.simulate, "simulate", false, "run the steps on costs instead of workers, and predict their speed")
-	f.StringVar(&flags.trace, "trace", "", "costs to simulate on: a trace, a run's summary.json, or synthetic:SEED")
+	f.StringVar(&flags.trace, "trace", "", "costs to simulate on, or to ask a scheduler about: a trace, a run's summary.json, or synthetic:SEED")
 	f.StringVar(&flags.svg, "svg", "", "file to write the simulation's chart to")
 	f.StringVar(&flags.machine, "machine", "", "file that describes the machine to plan for")
 	f.StringVar(&flags.scheduler, "scheduler", "", "scheduler to decide as: balanced, fixed, or a plugin of the configuration")
@@ -68,8 +69,8 @@ func (f planFlags) check(cmd *cobra.Command, c *config.Config) error {
 		return usage("plan: want --fit alone, got --simulate or --scheduler with it")
 	case f.fit && (c.Workers.Targets == config.Auto || c.Workers.Drafters == config.Auto):
 		return usage("plan --fit: want numbers for workers.targets and workers.drafters, got auto: plan without --fit chooses them")
-	case !f.simulate && (f.trace != "" || f.svg != "" || cmd.Flags().Changed("steps")):
-		return usage("plan: want --simulate with --trace, --svg and --steps")
+	case !f.simulate && (f.trace != "" && f.scheduler == "" || f.svg != "" || cmd.Flags().Changed("steps")):
+		return usage("plan: want --simulate with --trace, --svg and --steps, or --scheduler with --trace")
 	case f.steps < 1 || f.steps > maxSimulated:
 		return usage("--steps: want 1 to %d, got %d", maxSimulated, f.steps)
 	case f.scheduler != "":
@@ -95,7 +96,7 @@ func (c *cli) planned(ctx context.Context, loaded *config.Config, flags planFlag
 		return c.decided(ctx, loaded, flags, nil)
 	}
 	loaded.Scheduler.Use = flags.scheduler
-	return c.consult(ctx, loaded, flags.scheduler, func(s *consulted) error { return c.decided(ctx, loaded, flags, s) })
+	return c.consult(ctx, loaded, flags.scheduler, func(ctx context.Context, s *consulted) error { return c.decided(ctx, loaded, flags, s) })
 }
 
 // decided makes the plan as a scheduler decides, and prints it.
@@ -138,6 +139,11 @@ func (c *cli) showPlan(ctx context.Context, from planned) error {
 	if !c.json {
 		if err := c.printPlan(from.plan); err != nil {
 			return err
+		}
+		if from.scheduler == nil {
+			if err := c.printScheduler(from.plan.Scheduler); err != nil {
+				return err
+			}
 		}
 	}
 	return c.simulate(ctx, from)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/dflash-runner/dflash-runner/cmd/internal/plan"
+	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
@@ -32,6 +33,14 @@ func (c *cli) printPlan(p plan.Plan) error {
 		"images", p.ImageBytes>>20,
 		"memory", p.MemoryBytes>>20, p.Available>>20,
 		"first step", e.Seconds, e.LaunchSeconds, e.WarmUpSeconds, e.StepSeconds, e.AssumedFLOPsPerS/1e9)
+}
+
+// printScheduler says who would decide, where none was asked.
+func (c *cli) printScheduler(name string) error {
+	if name == config.Balanced || name == config.Fixed {
+		return c.print("  %-12s %s, built in\n", "scheduler", name)
+	}
+	return c.print("  %-12s %s, a plugin; it is not asked here: `--scheduler %s` starts it and shows what it decides\n", "scheduler", name, name)
 }
 
 // kindText names the kind of arenas, and why it is not the one that GPUs would have.
@@ -75,7 +84,7 @@ func partsOf(m placement.Memory) string {
 	for _, x := range []struct {
 		what  string
 		bytes uint64
-	}{{"weights", m.Weights}, {"gradients", m.Gradients}, {"optimiser", m.Optimiser}, {"activations", m.Activations},
+	}{{"weights", m.Weights}, {"gradients", m.Gradients}, {"optimiser", m.Optimiser}, {"activations", m.Activations}, {"recorded", m.Recorded},
 		{"saved for warm-up", m.Saved}, {"row buffers", m.RowBuffers}, {"cuBLAS", m.Workspace}, {"slots", m.Slots}, {"evaluation", m.Evaluation}, {"CUDA itself", m.Context}} {
 		if x.bytes > 0 {
 			parts = append(parts, x.what+" "+strconv.FormatUint(x.bytes>>20, 10))

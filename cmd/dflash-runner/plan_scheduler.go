@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -22,8 +23,13 @@ type decisions struct {
 	ArrangedBy  string          `json:"arranged_by"`
 	AssignedBy  string          `json:"assigned_by"`
 	SamplesFrom string          `json:"samples_from"` // always costs: each of their rows stands for one, prepared data is not read
+	Costs       string          `json:"costs"`        // their name
+	Samples     int             `json:"samples"`      // of the epoch that was asked about
+	Moved       int             `json:"moved"`        // of them, elsewhere than the built-in has them
 	Arrangement []runner.Sample `json:"arrangement"`  // the first of the epoch
 	Tokens      []int           `json:"tokens"`       // of each
+	Builtin     []int           `json:"builtin"`      // tokens of those that the built-in has first
+	OneLength   bool            `json:"one_length"`   // of all samples: an order by length changes nothing
 	Assignments []runner.Worker `json:"assignments"`  // targets of the first rows that had a choice
 	Asked       int             `json:"asked"`        // how often it was to assign
 	Refused     []string        `json:"refused"`      // answers that were not used
@@ -43,18 +49,19 @@ type consulted struct {
 }
 
 // consult starts the scheduler of a name, for f, and ends it.
-func (c *cli) consult(ctx context.Context, loaded *config.Config, name string, f func(*consulted) error) error {
+func (c *cli) consult(ctx context.Context, loaded *config.Config, name string, f func(context.Context, *consulted) error) error {
 	s := &consulted{made: decisions{Name: name, SamplesFrom: "costs", PlacedBy: config.Balanced, ArrangedBy: config.Balanced, AssignedBy: config.Balanced, Arrangement: []runner.Sample{}, Tokens: []int{}, Assignments: []runner.Worker{}, Refused: []string{}}}
 	if name == config.Balanced || name == config.Fixed {
 		s.made.PlacedBy, s.made.ArrangedBy, s.made.AssignedBy = name, name, name
-		return f(s)
+		return f(ctx, s)
 	}
-	entry, _ := loaded.Scheduler.Plugin()
-	return c.hosted(ctx, loaded, up.Catalog(*entry), func(e host.Entry, o host.Options) (err error) {
+	entry, at := loaded.Scheduler.Plugin()
+	e := up.Catalog(*entry)
+	return c.hosted(ctx, loaded, e, func(ctx context.Context, o host.Options) (err error) {
 		if s.plugin, err = host.Start(ctx, e, o); err != nil {
-			return runner.Errorf(runner.KindOf(err), "plugin %s: %w", name, err).WithHint("%s", runner.HintOf(err))
+			return up.PluginError(loaded, at, err)
 		}
-		return errors.Join(f(s), s.plugin.Close())
+		return errors.Join(f(ctx, s), s.plugin.Close())
 	})
 }
 
@@ -84,6 +91,7 @@ func (s *consulted) place(ctx context.Context, p plan.Plan, from planned, t simu
 // decide has the scheduler arrange the trace's rows, each as a sample of its
 // own, and lets it assign in the simulation.
 func (s *consulted) decide(ctx context.Context, setup *simulate.Setup, from planned) error {
+	s.lengths(setup.Trace)
 	s.arrange(ctx, &setup.Trace, from)
 	for i := range min(shownSamples, len(setup.Trace.Rows)) {
 		s.made.Tokens = append(s.made.Tokens, setup.Trace.Rows[i].Tokens)
@@ -95,6 +103,17 @@ func (s *consulted) decide(ctx context.Context, setup *simulate.Setup, from plan
 		setup.Assign = s.assigner(ctx, 0)
 	}
 	return nil
+}
+
+// lengths notes what there is to arrange.
+func (s *consulted) lengths(t simulate.Trace) {
+	s.made.Costs, s.made.Samples, s.made.OneLength = t.Name, len(t.Rows), true
+	for i, r := range t.Rows {
+		s.made.OneLength = s.made.OneLength && r.Tokens == t.Rows[0].Tokens
+		if i < shownSamples {
+			s.made.Builtin = append(s.made.Builtin, r.Tokens)
+		}
+	}
 }
 
 // arrange puts the trace's rows into the order that the scheduler gives, a
@@ -127,6 +146,9 @@ func (s *consulted) arrange(ctx context.Context, t *simulate.Trace, from planned
 	t.Rows = make([]simulate.Row, len(rows))
 	for i, at := range order {
 		t.Rows[i] = rows[at]
+		if at != runner.Sample(i) {
+			s.made.Moved++
+		}
 	}
 	s.made.Arrangement = order[:min(shownSamples, len(order))]
 }
@@ -186,9 +208,24 @@ func (c *cli) printDecisions(d decisions) error {
 		}
 		return strings.Join(out, " ")
 	}
-	if err := c.print("scheduler %s\n  %-12s the rows of the costs, one each: prepared data is not read\n  %-12s by %s\n  %-12s by %s: first samples %v, of %v tokens\n  %-12s by %s, asked for %d rows: %s\n", d.Name, "samples", "placed", d.PlacedBy,
-		"arranged", d.ArrangedBy, d.Arrangement, d.Tokens, "assigned", d.AssignedBy, d.Asked, names(d.Assignments)); err != nil {
+	assigned := "" // it does not do that, or one target made all
+	if d.Asked > 0 {
+		assigned = fmt.Sprintf(": which target makes a row was asked for %d rows, the first of them: %s", d.Asked, names(d.Assignments))
+	}
+	if err := c.print("scheduler %s\n"+
+		"  %-12s about an epoch of %d samples, which stand for the rows of the costs (%s), one each: no data is read\n"+
+		"  %-12s by %s\n"+
+		"  %-12s by %s: %d of %d samples elsewhere than the built-in has them\n"+
+		"  %-12s first numbers %v, of %v tokens; the built-in's first are of %v\n"+
+		"  %-12s by %s%s\n", d.Name,
+		"asked", d.Samples, d.Costs, "placed", d.PlacedBy, "arranged", d.ArrangedBy, d.Moved, d.Samples, "", d.Arrangement, d.Tokens, d.Builtin,
+		"assigned", d.AssignedBy, assigned); err != nil {
 		return err
+	}
+	if d.OneLength {
+		if err := c.print("  %-12s all samples are of one length, so an order by length changes nothing: `--trace synthetic:SEED` draws several\n", "note"); err != nil {
+			return err
+		}
 	}
 	for _, r := range d.Refused {
 		if err := c.print("  %-12s %s; the built-in answered\n", "refused", r); err != nil {

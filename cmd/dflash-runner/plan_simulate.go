@@ -2,9 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,26 +105,42 @@ func writeChart(file string, r simulate.Result) error {
 		return err
 	}
 	if err := renameio.WriteFile(file, b.Bytes(), 0o644); err != nil {
-		return runner.Errorf(runner.Invalid, "write chart: %w", err).WithHint("name a file that can be written with --svg")
+		return runner.Errorf(runner.Invalid, "--svg %s: %w", file, reason(err)).WithHint("name a file that can be written, in a directory that exists")
 	}
 	return nil
+}
+
+// reason is an error of the file system without the path in it, which may be a
+// temporary file's.
+func reason(err error) error {
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return path.Err
+	}
+	if link := (*os.LinkError)(nil); errors.As(err, &link) {
+		return link.Err
+	}
+	return err
 }
 
 // costsOf gives the trace that a flag names, around the configuration's costs.
 func costsOf(c *config.Config, target config.Model, named string) (simulate.Trace, error) {
 	seed, synthetic := strings.CutPrefix(named, "synthetic:")
+	file, where := c.Costs.From, c.Place("costs.from")+": costs.from"
+	if named != "" && !synthetic {
+		file, where = named, "--trace "+named
+	}
 	var text []byte
 	var err error
-	switch {
-	case named != "" && !synthetic:
-		text, err = machine.Trace(named, "--trace "+named)
-	case c.Costs.From != "":
-		text, err = machine.Trace(c.Costs.From, c.Place("costs.from")+": costs.from")
-	}
-	if err != nil {
-		return simulate.Trace{}, err
+	if file != "" {
+		if text, err = machine.Trace(file, where); err != nil {
+			return simulate.Trace{}, runner.Errorf(runner.KindOf(err), "%s: %w", where, reason(err)).WithHint("%s", runner.HintOf(err))
+		}
 	}
 	t, err := plan.Costs(c, target, text)
+	if err != nil && file != "" {
+		return t, runner.Errorf(runner.KindOf(err), "%s: %w", where, err).
+			WithHint("%s", cmp.Or(runner.HintOf(err), "give a trace of costs, or the summary.json of an earlier run, of the configuration's shapes; or synthetic:SEED"))
+	}
 	if err != nil || !synthetic {
 		return t, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -28,7 +29,7 @@ type listed struct {
 	Used   bool   `json:"used"` // by scheduler.use
 	Status string `json:"status"`
 	Detail string `json:"detail"`
-	hint   string
+	err    error  // why it is refused, with its place in the configuration
 }
 
 // The statuses of a catalog's entry.
@@ -67,8 +68,7 @@ func (c *cli) pluginsVerify() *cobra.Command {
 			for _, p := range all {
 				if p.Status == refused {
 					c.code = runner.ExitFailed
-					c.tell("error", "plugin "+p.Name+": "+p.Detail)
-					c.tell("hint", p.hint)
+					c.complain(p.err)
 				}
 			}
 			return c.printCatalog(all)
@@ -85,13 +85,13 @@ func (c *cli) catalog(cmd *cobra.Command, from source, names []string) ([]listed
 		return nil, err
 	}
 	all := []listed{}
-	for _, p := range loaded.Scheduler.Plugins {
+	for i, p := range loaded.Scheduler.Plugins {
 		if len(names) > 0 && names[0] != p.Name {
 			continue
 		}
 		l := listed{Name: p.Name, Path: p.Path, Used: p.Name == loaded.Scheduler.Use, Status: pinned}
 		if err := host.Verify(up.Catalog(p)); err != nil {
-			l.Status, l.Detail, l.hint = refused, err.Error(), runner.HintOf(err)
+			l.Status, l.Detail, l.err = refused, err.Error(), up.PluginError(loaded, i, err)
 		}
 		all = append(all, l)
 	}
@@ -134,8 +134,9 @@ func (c *cli) pluginsDescribe() *cobra.Command {
 		Long:    "Starts a program, or a plugin that the configuration names, asks who it is, what it can do and how it is\nconfigured, and ends it. It prints the sha256 to pin.",
 		Example: "  dflash-runner plugins describe ./my-plugin",
 		RunE: func(cmd *cobra.Command, named []string) error {
-			return c.withPlugin(cmd, from, named, extra, func(e host.Entry, o host.Options) error {
-				d, err := host.Describe(cmd.Context(), e, o)
+			return c.withPlugin(cmd, from, named, extra, func(ctx context.Context, p found, o host.Options) error {
+				e := p.entry
+				d, err := host.Describe(ctx, e, o)
 				if err != nil {
 					return err
 				}
@@ -193,10 +194,18 @@ func (c *cli) pluginsTest() *cobra.Command {
 		Long:    "Starts a program, or a plugin that the configuration names, as a run does, and drives it through every call:\nwhole epochs, bad configurations, deadlines, several questions at a time, its end. Exit 1 where one fails.",
 		Example: "  dflash-runner plugins test ./my-plugin",
 		RunE: func(cmd *cobra.Command, named []string) error {
-			return c.withPlugin(cmd, from, named, extra, func(e host.Entry, o host.Options) error {
-				all := contract.Check(cmd.Context(), e, o)
+			return c.withPlugin(cmd, from, named, extra, func(ctx context.Context, p found, o host.Options) error {
+				all := contract.Check(ctx, p.entry, o)
+				if ctx.Err() != nil {
+					return ctx.Err() // what failed then says nothing
+				}
 				if !contract.Passed(all) {
 					c.code = runner.ExitFailed
+				}
+				for _, r := range all {
+					if r.Refused != nil && p.at >= 0 {
+						c.complain(p.told(r.Refused))
+					}
 				}
 				if c.json {
 					return c.printJSON(all)

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -27,9 +30,25 @@ func (x *extras) flags(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&x.files, "beside", nil, "file that it reads as code, put beside it; may be given again")
 }
 
+// found is a plugin that an argument names.
+type found struct {
+	entry  host.Entry
+	config *config.Config
+	at     int // in the configuration's catalog; -1: by its path
+}
+
+// told puts the place in the configuration before an error of a plugin that it
+// names.
+func (f found) told(err error) error {
+	if err == nil || f.at < 0 || runner.KindOf(err) == runner.Canceled {
+		return err
+	}
+	return up.PluginError(f.config, f.at, err)
+}
+
 // withPlugin finds the plugin that an argument names, by its name in the
 // configuration or by its path, and gives it a directory to run in.
-func (c *cli) withPlugin(cmd *cobra.Command, from source, named []string, extra extras, f func(host.Entry, host.Options) error) error {
+func (c *cli) withPlugin(cmd *cobra.Command, from source, named []string, extra extras, f func(context.Context, found, host.Options) error) error {
 	if len(named) == 0 {
 		return lacking(cmd, "%s: want a plugin's path or name, got none", cmd.CommandPath())
 	}
@@ -37,15 +56,15 @@ func (c *cli) withPlugin(cmd *cobra.Command, from source, named []string, extra 
 	if err != nil {
 		return err
 	}
-	e, err := entryOf(loaded, named[0], extra)
+	p, err := find(loaded, named[0], extra)
 	if err != nil {
 		return err
 	}
-	return c.hosted(cmd.Context(), loaded, e, func(e host.Entry, o host.Options) error {
+	return c.hosted(cmd.Context(), loaded, p.entry, func(ctx context.Context, o host.Options) error {
 		log := filepath.Join(o.Directory, "plugin.log")
 		o.LogPath = func(int) string { return log }
-		err := f(e, o)
-		if err != nil || c.code != 0 {
+		err := p.told(f(ctx, p, o))
+		if ctx.Err() == nil && (err != nil || c.code != 0) {
 			c.showLog(log)
 		}
 		return err
@@ -53,17 +72,23 @@ func (c *cli) withPlugin(cmd *cobra.Command, from source, named []string, extra 
 }
 
 // hosted gives f what a plugin is started with: a directory of its own, and for
-// a script that borrows one an interpreter. Both are given back when it returns.
-func (c *cli) hosted(ctx context.Context, loaded *config.Config, e host.Entry, f func(host.Entry, host.Options) error) error {
+// a script that borrows one an interpreter. Both are given back when it returns,
+// also after Ctrl-C, which ends f's context.
+func (c *cli) hosted(ctx context.Context, loaded *config.Config, e host.Entry, f func(context.Context, host.Options) error) error {
+	live, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
 	dir, release, err := admin.OwnedDirectory("")
 	if err != nil {
 		return err
 	}
 	o := up.Hosting(loaded)
 	o.Directory = dir
-	giveBack, err := c.borrow(ctx, loaded, e, &o)
+	giveBack, err := c.borrow(live, loaded, e, &o)
 	if err == nil {
-		err = errors.Join(f(e, o), giveBack())
+		err = errors.Join(f(live, o), giveBack())
+	}
+	if live.Err() != nil {
+		err = runner.Errorf(runner.Canceled, "ask plugin %s: interrupted", cmp.Or(e.Name, e.Program.Path))
 	}
 	return errors.Join(err, release())
 }
@@ -109,18 +134,18 @@ func (c *cli) borrow(ctx context.Context, loaded *config.Config, e host.Entry, o
 	return env.Close, nil
 }
 
-// entryOf is the catalog's entry of a name, or a program as it is now.
-func entryOf(c *config.Config, named string, extra extras) (host.Entry, error) {
-	for _, p := range c.Scheduler.Plugins {
+// find gives the catalog's entry of a name, or a program as it is now.
+func find(c *config.Config, named string, extra extras) (found, error) {
+	for i, p := range c.Scheduler.Plugins {
 		if p.Name == named {
 			if n := len(extra.args) + len(extra.files); n > 0 {
-				return host.Entry{}, usage("plugin %s: want no --arg or --beside for a plugin of the configuration, got %d", named, n)
+				return found{}, usage("plugin %s: want no --arg or --beside for a plugin of the configuration, got %d", named, n)
 			}
-			return up.Catalog(p), nil
+			return found{up.Catalog(p), c, i}, nil
 		}
 	}
 	if !strings.ContainsRune(named, filepath.Separator) {
-		return host.Entry{}, runner.Errorf(runner.NotFound, "find plugin %s: the configuration does not name it", named).WithHint("a program is named by its path: ./%s", named)
+		return found{}, runner.Errorf(runner.NotFound, "find plugin %s: the configuration does not name it", named).WithHint("a program is named by its path: ./%s", named)
 	}
 	e, err := host.Pin(named, extra.args...)
 	for _, path := range extra.files {
@@ -131,5 +156,5 @@ func entryOf(c *config.Config, named string, extra extras) (host.Entry, error) {
 		beside, err = host.Pin(path)
 		e.Files = append(e.Files, beside.Program)
 	}
-	return e, err
+	return found{e, c, -1}, err
 }

@@ -49,6 +49,6 @@ func (c *cli) printMade(m skeleton.Made) error {
 	}
 	return c.print("%s\n  %s\n  %-8s %s\n\n  cd %s\n  dflash-runner up -f %s             # about a minute, on the CPU, with the plugin as it is\n\n"+
 		"Then edit %s in %s, and:\n\n%s  dflash-runner plugins test ./%s\n  dflash-runner plugins pin -f %s    # a run starts only what is pinned: after every edit\n"+
-		"  dflash-runner up -f %s\n",
+		"  dflash-runner up -f %s\n  dflash-runner events | grep arranged     # how its orders differ from the built-in's\n",
 		m.Directory, strings.Join(m.Files, "  "), "sha256", m.SHA256, m.Directory, m.Config, method, source, build, m.Program, m.Config, m.Config)
 }

@@ -125,6 +125,10 @@
 // the next question is asked. `dflash-runner plugins describe` says which way a
 // plugin is asked.
 //
+// On a stream, a pool comes as columns: lists of numbers of one width, which are
+// copied and not read one by one. The order goes back packed likewise. By a call
+// both are lists. An SDK that answers Ask reads columns; it may answer with either.
+//
 // # Printing
 //
 // Stdout belongs to the handshake: anything printed there before Serve is

@@ -7,21 +7,40 @@ import (
 
 // arrangeRequest unpacks a question, and refuses lists of unequal lengths.
 func arrangeRequest(q *schedulerv1.ArrangeRequest) (ArrangeRequest, error) {
-	p := q.GetPool()
-	n := len(p.GetSample())
-	if len(p.GetTokens()) != n || len(p.GetSupervised()) != n || len(p.GetAnchors()) != n || len(p.GetSource()) != n {
-		return ArrangeRequest{}, Errorf(runner.Invalid, "arrange: want %d entries in every list of the pool, got %d, %d, %d and %d",
-			n, len(p.GetTokens()), len(p.GetSupervised()), len(p.GetAnchors()), len(p.GetSource()))
-	}
-	out := ArrangeRequest{Epoch: q.GetEpoch(), Count: int(q.GetCount()), Left: int(q.GetLeft()), Total: int(q.GetTotal()), Pool: make([]Candidate, n)}
+	out := ArrangeRequest{Epoch: q.GetEpoch(), Count: int(q.GetCount()), Left: int(q.GetLeft()), Total: int(q.GetTotal())}
 	for _, s := range q.GetSources() {
 		out.Sources = append(out.Sources, Source{Name: s.GetName(), Loss: s.Loss})
 	}
-	for i := range n {
-		out.Pool[i] = Candidate{Sample: runner.Sample(p.Sample[i]), Tokens: p.Tokens[i], Supervised: p.Supervised[i], Anchors: p.Anchors[i], Source: int(p.Source[i])}
-		if out.Pool[i].Source >= len(out.Sources) {
-			return ArrangeRequest{}, Errorf(runner.Invalid, "arrange: pool place %d: want one of %d sources, got %d", i, len(out.Sources), out.Pool[i].Source)
+	var err error
+	switch {
+	case q.GetColumns() == nil:
+		out.Pool, err = fromLists(q.GetPool())
+	case q.GetPool() == nil:
+		out.Pool, err = fromColumns(q.GetColumns())
+	default:
+		err = Errorf(runner.Invalid, "arrange: want a pool or columns, got both")
+	}
+	if err != nil {
+		return ArrangeRequest{}, err
+	}
+	for i := range out.Pool {
+		if got := out.Pool[i].Source; got >= len(out.Sources) {
+			return ArrangeRequest{}, Errorf(runner.Invalid, "arrange: pool place %d: want one of %d sources, got %d", i, len(out.Sources), got)
 		}
+	}
+	return out, nil
+}
+
+// fromLists makes the candidates of a pool.
+func fromLists(p *schedulerv1.Pool) ([]Candidate, error) {
+	n := len(p.GetSample())
+	if len(p.GetTokens()) != n || len(p.GetSupervised()) != n || len(p.GetAnchors()) != n || len(p.GetSource()) != n {
+		return nil, Errorf(runner.Invalid, "arrange: want %d entries in every list of the pool, got %d, %d, %d and %d",
+			n, len(p.GetTokens()), len(p.GetSupervised()), len(p.GetAnchors()), len(p.GetSource()))
+	}
+	out := make([]Candidate, n)
+	for i := range out {
+		out[i] = Candidate{Sample: runner.Sample(p.Sample[i]), Tokens: p.Tokens[i], Supervised: p.Supervised[i], Anchors: p.Anchors[i], Source: int(p.Source[i])}
 	}
 	return out, nil
 }

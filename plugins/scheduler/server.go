@@ -91,11 +91,7 @@ func (s *server) Arrange(ctx context.Context, q *schedulerv1.ArrangeRequest) (*s
 	if err != nil {
 		return nil, err
 	}
-	out := &schedulerv1.ArrangeReply{Samples: make([]uint32, len(samples))}
-	for i, x := range samples {
-		out.Samples[i] = uint32(x)
-	}
-	return out, nil
+	return arrangeReply(q, samples), nil
 }
 
 // Assign implements schedulerv1.SchedulerServer.

@@ -140,8 +140,9 @@ type Event struct {
 
 // First gives the first of the pool, as the built-in would.
 func First(q ArrangeRequest) []runner.Sample {
-	out := make([]runner.Sample, 0, q.Count)
-	for _, c := range q.Pool[:min(q.Count, len(q.Pool))] {
+	first := q.Pool[:min(q.Count, len(q.Pool))]
+	out := make([]runner.Sample, 0, len(first))
+	for _, c := range first {
 		out = append(out, c.Sample)
 	}
 	return out

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os/exec"
 	"strings"
@@ -110,6 +111,24 @@ func (h *Hosted) Ended() (code int, s syscall.Signal, ours bool) {
 	}
 	status, forced := h.child.ended()
 	return status.Code, status.Signal, forced
+}
+
+// Fate says in words how the process ended: "with exit code 3", "by SIGKILL".
+// It waits, in a bound, until an exited process was reaped and its last lines
+// were read; empty before one began. Not for a process that lives.
+func (h *Hosted) Fate() string {
+	if h.Pid() == 0 {
+		return ""
+	}
+	<-h.child.done
+	status, _ := h.child.ended()
+	switch {
+	case status.Signal == 0:
+		return fmt.Sprintf("with exit code %d", status.Code)
+	case status.OOM == "yes":
+		return "by " + signalName(status.Signal) + ", for want of memory"
+	}
+	return "by " + signalName(status.Signal)
 }
 
 // Said gives the last lines of stderr, and what stdout held besides the handshake.

@@ -129,7 +129,7 @@ def rate(device: torch.device, *, dtype: torch.dtype) -> float:
 
 def peak_bytes(device: torch.device) -> int:
     """The most memory held: of torch's allocator on a GPU since the last reset, of the process on a CPU."""
-    return host.peak_bytes() if device.type == "cpu" else torch.cuda.max_memory_allocated(device)
+    return host.peak_bytes() if device.type == "cpu" else devices.peak_bytes(device)
 
 
 def profile(steps: Steps) -> dict[str, Any]:

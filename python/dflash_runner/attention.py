@@ -123,6 +123,13 @@ class Attention(Protocol):
     def counter(self) -> AttentionCounter | None:
         """Calls of a compiled attention; None where torch's own function is called, and counted there."""
 
+    def check(self) -> None:
+        """Refuse to go on, where a compiled attention has refused a call or another thread asks.
+
+        Raises:
+            WorkerError: fatal.
+        """
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dense:
@@ -130,6 +137,9 @@ class Dense:
 
     dtype: torch.dtype  # of the queries
     counter: None = None
+
+    def check(self) -> None:
+        """Nothing is compiled, so nothing is refused."""
 
     def over(self, rule: Rule) -> Attend:
         """Dense-mask attention under `rule`."""

@@ -89,6 +89,7 @@ class FlexSettings:
     backward_block_n2: int = 0
     backward_warps: int = 0
     backward_stages: int = 0
+    replay: bool = False  # micro-steps are recorded on the GPU in warm-up, and replayed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,12 +157,13 @@ def _flex(message: Any) -> FlexSettings:
     sizes = {}
     for field in fields(FlexSettings):
         value = getattr(message, field.name)
-        if field.name == "backend":
+        if field.name in ("backend", "replay"):
             continue
         if value & (value - 1) and "stages" not in field.name:
             raise ValueError(f"flex.{field.name}: want a power of two, or 0 for torch's choice, got {value}")
         sizes[field.name] = value
-    return FlexSettings(backend=_choice("flex.backend", message.backend or "triton", FLEX_BACKENDS), **sizes)
+    backend = _choice("flex.backend", message.backend or "triton", FLEX_BACKENDS)
+    return FlexSettings(backend=backend, replay=message.replay, **sizes)
 
 
 def _check_attention(configuration: Configuration) -> None:

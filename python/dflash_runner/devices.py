@@ -95,6 +95,15 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def peak_bytes(device: torch.device) -> int:
+    """The most memory that torch held of a GPU at once, since the start or the last reset of its peaks.
+
+    What recordings hold for their own use between replays counts, as nothing else can have it; so does what
+    the allocator keeps to give out again.
+    """
+    return torch.cuda.max_memory_reserved(device)
+
+
 def send(tensor: Tensor, device: torch.device) -> Tensor:
     """A small tensor of the host on the device, without waiting for what is queued there."""
     if device.type == "cpu":

@@ -46,10 +46,12 @@ def kernel_options(settings: FlexSettings) -> dict[str, Any]:
 def _attention(
     query_BHQE: Tensor, key_BGXE: Tensor, value_BGXE: Tensor, mask: BlockMask, options: dict[str, Any]
 ) -> Tensor:
-    """What is compiled."""
-    return flex_attention(
+    """What is compiled: the output by tokens, [B,Q,H,E], which is how it lies in memory where the queries do;
+    its gradient then comes as it is, where by heads it would be copied into their order."""
+    out_BHQE = flex_attention(
         query_BHQE, key_BGXE, value_BGXE, block_mask=mask, enable_gqa=True, kernel_options=options
     )
+    return out_BHQE.transpose(1, 2)
 
 
 def block_mask(rule: Rule) -> BlockMask:
@@ -108,6 +110,14 @@ class Flex:
 
         return attend
 
+    def check(self) -> None:
+        """Refuse what `Compiled.check` refuses.
+
+        Raises:
+            WorkerError: fatal.
+        """
+        self._compiled.check()
+
     def _call(self, query_BHQE: Tensor, key_BGXE: Tensor, value_BGXE: Tensor, mask: BlockMask) -> Tensor:
         """The compiled function, for one dtype.
 
@@ -119,4 +129,5 @@ class Flex:
         if odd:
             self._compiled.refuse(f"want queries, keys and values in {DTYPE}, got {odd[0]}")
         self.counter.calls += 1
-        return self._compiled(query_BHQE, key_BGXE, value_BGXE, mask, self._options)
+        out_BQHE = self._compiled(query_BHQE, key_BGXE, value_BGXE, mask, self._options)
+        return out_BQHE.transpose(1, 2)

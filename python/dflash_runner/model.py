@@ -136,14 +136,16 @@ class Attention(nn.Module):
     def query(self, x_BQD: Tensor, *, rotary: Rotary, by: Operations) -> Tensor:
         """query_BHQE of the noise."""
         weight_E, eps = self.q_norm.weight, self.q_norm.eps
-        return by.heads(self.q_proj(x_BQD), weight_E, rotary.cos_B1SE, rotary.sin_B1SE, eps)
+        query_BQHE = by.heads(self.q_proj(x_BQD), weight_E, rotary.cos_B1SE, rotary.sin_B1SE, eps)
+        return query_BQHE.transpose(1, 2)
 
     def key_value(
         self, x_BSD: Tensor, *, rotary: Rotary, heads: Callable[..., Tensor]
     ) -> tuple[Tensor, Tensor]:
         """(key_BGSE, value_BGSE) of context or noise: k_norm is per token, so it commutes with joining."""
         key = self.k_proj(x_BSD), self.k_norm.weight, rotary.cos_B1SE, rotary.sin_B1SE, self.k_norm.eps
-        return heads(*key), self.v_proj(x_BSD).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        value_BSGE = self.v_proj(x_BSD).unflatten(-1, (-1, self.head_dim))
+        return heads(*key).transpose(1, 2), value_BSGE.transpose(1, 2)
 
     def forward(
         self,
@@ -157,9 +159,13 @@ class Attention(nn.Module):
         """The attention's output for the noise, [B,Q,D]."""
         query = self.query(x_BQD, rotary=rotary, by=by)
         key, value = self.key_value(x_BQD, rotary=rotary, heads=by.heads)
-        key = torch.cat([context[0], key], dim=2)
-        value = torch.cat([context[1], value], dim=2)
+        key, value = _joined(context[0], key), _joined(context[1], value)
         return self.o_proj(attend(query, key, value).transpose(1, 2).flatten(2))
+
+
+def _joined(context_BGSE: Tensor, noise_BGQE: Tensor) -> Tensor:
+    """Keys or values of both, [B,G,X,E], in the memory order that all have: a token's heads side by side."""
+    return torch.cat([context_BGSE.transpose(1, 2), noise_BGQE.transpose(1, 2)], dim=1).transpose(1, 2)
 
 
 class MLP(nn.Module):

@@ -45,9 +45,13 @@ def turn(x: Tensor, *, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def heads(x_BSM: Tensor, weight_E: Tensor, cos_B1SE: Tensor, sin_B1SE: Tensor, eps: float) -> Tensor:
-    """Projected queries or keys as heads, each normed and turned by its place, [B,H,S,E]."""
+    """Projected queries or keys as heads, each normed and turned by its place, [B,S,H,E].
+
+    A token's heads stay side by side, as they are projected: whoever wants heads first takes a view, and
+    neither it nor its gradient is ever copied into another order.
+    """
     normed_BSHE = norm(x_BSM.unflatten(-1, (-1, weight_E.shape[0])), weight_E, eps)
-    return turn(normed_BSHE.transpose(1, 2), cos=cos_B1SE, sin=sin_B1SE)
+    return turn(normed_BSHE, cos=cos_B1SE.transpose(1, 2), sin=sin_B1SE.transpose(1, 2))
 
 
 Score = tuple[Tensor, Tensor, Tensor | None]

@@ -5,7 +5,7 @@ Shapes: P all elements, each tensor padded to 64 bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,9 @@ class Optimiser:
         self._gradient_P = flat(more=self._layout.alignment)
         self._narrow_P = None if first.dtype == torch.float32 else flat(first.dtype)
         self._stale: set[str] = set()  # whose place in the gradient holds something of the past
+        starts = [*(place.offset for place in self._places.values()), self._layout.total]
+        used = [place.offset + place.shape.numel() for place in self._places.values()]
+        self._gaps = [self._gradient_P[a:b] for a, b in zip(used, starts[1:], strict=True) if a < b]
         self._reduction = Reduction(self._gradient_P, self._layout)
         for name, parameter in self._parameters.items():
             self._adopt(name, parameter)
@@ -95,13 +98,52 @@ class Optimiser:
 
         parameter.register_post_accumulate_grad_hook(complete)
 
+    def parameters(self) -> list[nn.Parameter]:
+        """All of them, in the order in which `take` wants their gradients."""
+        return list(self._parameters.values())
+
+    def begins(self) -> bool:
+        """Whether the next gradients are the step's first, all of them; whoever adds some reads no past."""
+        if len(self._stale) == len(self._places):
+            return True
+        self._unstale()
+        return False
+
+    @torch.no_grad()
+    def take(self, gradients: Sequence[Tensor], *, first: bool) -> None:
+        """Write or add a row's gradients, as they do themselves when they come one by one.
+
+        Args:
+            gradients: of `parameters`, in their dtype.
+            first: as `begins` says.
+
+        Raises:
+            AssertionError: parameters that are float32, into whose gradient autograd adds itself.
+        """
+        if self._narrow_P is None:
+            raise AssertionError("take gradients: want parameters below float32")
+        places = [self._places[name].of(self._gradient_P) for name in self._parameters]
+        if first:
+            torch._foreach_copy_(places, list(gradients))
+        else:
+            torch._foreach_add_(places, list(gradients))
+
+    def took(self, *, first: bool) -> None:
+        """Gradients were taken as `take` does, by a replay."""
+        if first:
+            self._stale.clear()
+
     @property
     def gradient_P(self) -> Tensor:
         """The flat gradient, float32, the weight in its last element; whoever reads it reads no past."""
+        self._unstale()
+        return self._gradient_P
+
+    def _unstale(self) -> None:
+        """Zero what is left of the past."""
         for name in self._stale:
             self._places[name].of(self._gradient_P).zero_()
         self._stale.clear()
-        return self._gradient_P
 
     def clear(self) -> None:
         """Drop the gradient and the weight; no sum may be under way."""
@@ -111,6 +153,8 @@ class Optimiser:
             self._gradient_P.zero_()
         else:
             self._gradient_P[self._layout.total :].zero_()
+            for gap in self._gaps:  # a factor that is no number leaves none there
+                gap.zero_()
             self._stale.update(self._places)
         for name, parameter in self._parameters.items():
             narrow = self._narrow_P is not None

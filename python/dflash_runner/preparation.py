@@ -19,8 +19,9 @@ from torch import Tensor
 from dflash_runner import anchors, loss
 from dflash_runner.anchors import Piece
 from dflash_runner.attention import Rule
+from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.model import DrafterConfig
-from dflash_runner.staging import Copies, Staging, send_together
+from dflash_runner.staging import Copies, Staging, cut, pack
 from dflash_runner.tiles import lists
 
 _SMALL = ("tokens", "loss_mask", "documents")
@@ -36,6 +37,7 @@ class Prepared:
     blocks: loss.Blocks  # with rotations and, where attention is compiled, the lists of its tiles
     anchors: int  # places that are no padding
     ready: torch.cuda.Event | None  # of the stream that the blocks are made on; none on a CPU
+    packed: Tensor | None = None  # the bytes of all blocks but rotations, where they came in one transfer
 
     def wait(self) -> None:
         """Let the current stream go on when all is there, and keep the memory until it has read it."""
@@ -44,8 +46,44 @@ class Prepared:
         stream = torch.cuda.current_stream(self.blocks.noise_BQ.device)
         stream.wait_event(self.ready)
         turned = [half for r in self.blocks.rotaries or () for half in (r.cos_B1SE, r.sin_B1SE)]
-        for tensor in (self.blocks.noise_BQ, *turned):  # the first stands for all that came together
+        together = self.blocks.noise_BQ if self.packed is None else self.packed
+        for tensor in (together, *turned):
             tensor.record_stream(stream)
+
+    def copy(self) -> Prepared:
+        """Memory of its own for rows of this layout, holding this row; rotations are left out, as they follow
+        from the positions.
+
+        Raises:
+            AssertionError: the blocks did not come in one transfer.
+        """
+        if self.packed is None:
+            raise AssertionError("copy a prepared row: want its blocks in one stretch of memory")
+        packed, blocks = self.packed.clone(), self.blocks
+        own = _cut_blocks(packed, like=blocks)
+        return Prepared(
+            hidden_SC=self.hidden_SC.clone(), blocks=own, anchors=self.anchors, ready=None, packed=packed
+        )
+
+    def overwrite(self, row: Prepared) -> None:
+        """Take another row's values over, where this one's memory is; queued on the current stream.
+
+        Raises:
+            WorkerError: fatal, for a row of another layout.
+        """
+        mine, other = self._layout(), row._layout()
+        if self.packed is None or row.packed is None or mine != other:
+            raise WorkerError(
+                Kind.FATAL,
+                f"replay micro-step: want a row laid out as the recorded one, {mine}, got {other}",
+                hint="a shape or dtype reached this worker that warm-up did not run",
+            )
+        self.hidden_SC.copy_(row.hidden_SC)
+        self.packed.copy_(row.packed)
+
+    def _layout(self) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+        """Dtype and shape of everything but rotations."""
+        return [(t.dtype, tuple(t.shape)) for t in (self.hidden_SC, *_tensors(self.blocks))]
 
 
 class Preparation:
@@ -115,13 +153,17 @@ class Preparation:
                 blocks, rule=dataclasses.replace(blocks.rule, lists=lists(blocks.rule))
             )
         with self._copies.here():
-            blocks = self._there(blocks)
+            blocks, packed = self._there(blocks)
             blocks = dataclasses.replace(
                 blocks, rotaries=loss.rotaries(blocks, config=config, dtype=self._dtype)
             )
             ready = None if self._copies.stream is None else self._copies.stream.record_event()
         return Prepared(
-            hidden_SC=tensors["hidden"], blocks=blocks, anchors=int(chosen.keep_N.sum()), ready=ready
+            hidden_SC=tensors["hidden"],
+            blocks=blocks,
+            anchors=int(chosen.keep_N.sum()),
+            ready=ready,
+            packed=packed,
         )
 
     def _on_host(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -134,18 +176,28 @@ class Preparation:
             self._staging.fetch(list(away.values()), into=hosts, after_caller=False)
             return small | {name: host.clone() for name, host in zip(away, hosts, strict=True)}
 
-    def _there(self, blocks: loss.Blocks) -> loss.Blocks:
-        """The blocks on the device."""
-        return blocks if self._device.type == "cpu" else sent(blocks, self._device)
+    def _there(self, blocks: loss.Blocks) -> tuple[loss.Blocks, Tensor | None]:
+        """The blocks on the device, and the bytes that they came in."""
+        return (blocks, None) if self._device.type == "cpu" else sent(blocks, self._device)
 
 
-def sent(blocks: loss.Blocks, device: torch.device) -> loss.Blocks:
-    """Blocks of the host on a device, in one transfer that nobody waits for."""
+def sent(blocks: loss.Blocks, device: torch.device) -> tuple[loss.Blocks, Tensor]:
+    """Blocks of the host on a device, in one transfer that nobody waits for, and the bytes of them."""
+    packed = pack(_tensors(blocks), pinned=device.type == "cuda").to(device, non_blocking=True)
+    return _cut_blocks(packed, like=blocks), packed
+
+
+def _tensors(blocks: loss.Blocks) -> list[Tensor]:
+    """Everything but rotations, in the order in which it is sent."""
     rule = blocks.rule
     own = [getattr(blocks, name) for name in _OF_BLOCKS]
-    ruling = [getattr(rule, name) for name in _OF_RULE]
-    there = iter(send_together([*own, *ruling, *(rule.lists or ())], device))
+    return [*own, *(getattr(rule, name) for name in _OF_RULE), *(rule.lists or ())]
+
+
+def _cut_blocks(packed: Tensor, *, like: loss.Blocks) -> loss.Blocks:
+    """Blocks in a stretch of bytes, laid out as others; without rotations."""
+    there = iter(cut(packed, _tensors(like)))
     of_blocks = {name: next(there) for name in _OF_BLOCKS}
     of_rule = {name: next(there) for name in _OF_RULE}
-    tiles = None if rule.lists is None else tuple(there)
-    return loss.Blocks(**of_blocks, rule=Rule(**of_rule, block_size=rule.block_size, lists=tiles))
+    tiles = None if like.rule.lists is None else tuple(there)
+    return loss.Blocks(**of_blocks, rule=Rule(**of_rule, block_size=like.rule.block_size, lists=tiles))

@@ -130,11 +130,15 @@ def cut(memory: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 def send_together(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """Small tensors of the host on a device, in one transfer that nobody waits for."""
-    size = sum(map(_room, tensors))
-    host = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    return cut(pack(tensors, pinned=device.type == "cuda").to(device, non_blocking=True), tensors)
+
+
+def pack(tensors: Sequence[Tensor], *, pinned: bool) -> Tensor:
+    """The bytes of small tensors of the host, one behind the other as `cut` finds them."""
+    host = torch.empty(sum(map(_room, tensors)), dtype=torch.uint8, pin_memory=pinned)
     for place, tensor in zip(cut(host, tensors), tensors, strict=True):
         place.copy_(tensor)
-    return cut(host.to(device, non_blocking=True), tensors)
+    return host
 
 
 def _room(tensor: Tensor) -> int:

@@ -19,12 +19,14 @@ from torch import Tensor
 from dflash_runner import devices, head, image, loss
 from dflash_runner.attention import Attention, Dense, Over
 from dflash_runner.communicator import Communicator
+from dflash_runner.compiled import Compiled
 from dflash_runner.config import Configuration, DrafterSettings, TargetSettings
 from dflash_runner.frames import Piece
 from dflash_runner.model import Drafter, DrafterConfig
 from dflash_runner.operations import PLAIN, Operations
 from dflash_runner.optim import AdamWConfig, Optimiser
 from dflash_runner.preparation import Preparation, Prepared
+from dflash_runner.replay import CudaRecorder, Recorder, Replays
 from dflash_runner.staging import Pieces
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -84,6 +86,7 @@ class Trainer:
         *,
         attention: Attention | None = None,
         operations: Operations | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Build the model from the seed or an exported drafter, its optimiser and the frozen head.
 
@@ -91,6 +94,7 @@ class Trainer:
             configuration: of a drafter.
             attention: another than the configured one, in tests.
             operations: others than those that go with the configured attention, likewise.
+            recorder: of micro-steps, another than the configured one, likewise.
 
         Raises:
             WorkerError: the target's or the exported drafter's directory does not fit.
@@ -128,6 +132,18 @@ class Trainer:
             dtype=self.dtype,
             device=self.device,
         )
+        self._alone = configuration.world_size == 1
+        if recorder is None and configuration.flex.replay and self.device.type == "cuda":
+            recorder = CudaRecorder(self.device)
+        self._replays = self._replays_of(recorder)
+
+    def _replays_of(self, recorder: Recorder | None) -> Replays | None:
+        """None where micro-steps are not replayed."""
+        if recorder is None or self.attention.counter is None:
+            return None
+        compiled = (getattr(self.operations, field.name) for field in dataclasses.fields(self.operations))
+        checks = [operation.check for operation in compiled if isinstance(operation, Compiled)]
+        return Replays(recorder, checks=[self.attention.check, *checks], counter=self.attention.counter)
 
     def _update_backend(self, configuration: Configuration) -> str | None:
         """The compiler of the optimiser's step: of drafters that compile anyway, on a GPU."""
@@ -180,6 +196,37 @@ class Trainer:
         Compile: S and N are static.
         """
         prepared.wait()
+        summed = communicator is not None and not self._alone  # while the backward goes on: not recorded
+        if self._replays is not None and self._replays.holds(prepared) and not (summed or poison):
+            first = self.optimiser.begins()
+            numerator, denominator = self._replays.run(prepared, first=first)
+            self.optimiser.took(first=first)
+        else:
+            numerator, denominator = self._computed(prepared, poison=poison, communicator=communicator)
+        self._losses.append((row, numerator, denominator))
+        return prepared.anchors
+
+    def micro_step_unrecorded(self, prepared: Prepared, *, row: int) -> None:
+        """`micro_step` as the step's last one is done where peers sum in it, but for the sum: in warm-up."""
+        prepared.wait()
+        self._losses.append((row, *self._computed(prepared)))
+
+    def _computed(
+        self, prepared: Prepared, *, poison: bool = False, communicator: Communicator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """A row's (numerator, denominator), its gradient being added as it comes."""
+        numerator, denominator = self._forward(prepared)
+        if poison:
+            numerator = numerator * math.nan
+        if communicator is not None:
+            self.optimiser.sum_as_it_comes(communicator)
+        (numerator / self._settings.weight_constant).backward()
+        with torch.no_grad():
+            self.optimiser.weight.add_(denominator)
+        return numerator.detach(), denominator
+
+    def _forward(self, prepared: Prepared) -> tuple[Tensor, Tensor]:
+        """A row's loss as (numerator, denominator)."""
         terms = score(
             self._drafter,
             hidden_BSC=prepared.hidden_SC[None].to(self.device, self.dtype),
@@ -188,16 +235,43 @@ class Trainer:
             over=self.attention.over,
             by=self.operations,
         )
-        numerator = terms.numerator_B.sum()
-        if poison:
-            numerator = numerator * math.nan
-        if communicator is not None:
-            self.optimiser.sum_as_it_comes(communicator)
-        (numerator / self._settings.weight_constant).backward()
+        return terms.numerator_B.sum(), terms.denominator_B.sum()
+
+    @property
+    def records(self) -> bool:
+        """Whether micro-steps are to be recorded and replayed."""
+        return self._replays is not None
+
+    @property
+    def recorded_bytes(self) -> int:
+        """Of the device, by the activations of what was recorded."""
+        return 0 if self._replays is None else self._replays.held_bytes
+
+    def record(self, prepared: Prepared) -> None:
+        """From now on replay the micro-steps of this row's bucket, but for those whose sum begins in the
+        backward; the open step, which must be empty, stays so.
+
+        Args:
+            prepared: a row that went through `micro_step` before.
+
+        Raises:
+            WorkerError: fatal, where a compiled function has refused a call.
+            Exception: of torch, where the device has no room for another row's activations.
+        """
+        if self._replays is None or self._losses:
+            raise AssertionError("record micro-step: want a trainer that records, and no open step")
+        prepared.wait()
+        self._replays.record(prepared, self._step)
+
+    def _step(self, prepared: Prepared, first: bool) -> tuple[Tensor, Tensor]:
+        """What is recorded: the same as `micro_step` does, with its gradients taken all at once."""
+        numerator, denominator = self._forward(prepared)
+        loss = numerator / self._settings.weight_constant
+        gradients = torch.autograd.grad(loss, self.optimiser.parameters())
+        self.optimiser.take(gradients, first=first)
         with torch.no_grad():
-            self.optimiser.weight.add_(terms.denominator_B.sum())
-        self._losses.append((row, numerator.detach(), terms.denominator_B.sum()))
-        return prepared.anchors
+            self.optimiser.weight.add_(denominator)
+        return numerator.detach(), denominator
 
     def reduce(self, communicator: Communicator) -> Figures:
         """The step's figures, its gradient summed over the ranks, rescaled and clipped; waits for the device.

@@ -1,9 +1,10 @@
 """Warm-up: every planned shape through the real call site, twice, and the certificate that proves it.
 
 The order of a warm-up: digest the state, first pass over all buckets, compare with the dense oracle
-at a small shape, restore the state, second pass, restore, digest again, seal. On CPU under `attention:
-sdpa` nothing compiles, and the same contract says so: counted, not assumed. The compiler's settings are
-never assigned here, so none of this depends on the thread that asks: see `flex`.
+at a small shape, restore the state, record what is to be replayed, second pass, restore, digest again,
+seal. On CPU under `attention: sdpa` nothing compiles, and the same contract says so: counted, not assumed.
+The compiler's settings are never assigned here, so none of this depends on the thread that asks: see
+`flex`.
 
 Source: README, Invariants, I1 and I3.
 """
@@ -55,6 +56,13 @@ class Subject(Protocol):
 
     def run(self, bucket: int) -> Ran:
         """The real call site at one bucket, as an order would reach it."""
+
+    def record(self, bucket: int) -> None:
+        """Whatever has to be done once between the passes, at one bucket: from then on orders are done as in
+        the second pass."""
+
+    def held_bytes(self) -> int:
+        """Of the device, by what was recorded: beside the most that a pass takes."""
 
     def calls(self, *, named: bool) -> Calls:
         """Counts this subject's attention while open; with `named`, records what ran as well."""
@@ -153,6 +161,10 @@ def warm_up(
     progress(Progress(phase="oracle", done=1, total=1))
     clock.lap("oracle")
     _restore(subject, saved, generators)
+    between = watch.compiles
+    for bucket in configuration.training.buckets:
+        subject.record(bucket)
+    between = watch.compiles - between
     with subject.calls(named=True) as named:
         second = _run_pass(subject, configuration, watch, progress, phase="second_pass")
     clock.lap("second_pass")
@@ -176,8 +188,8 @@ def warm_up(
         attention_calls=unnamed.total + named.total,
         dense_calls=watch.dense_calls,
         first_pass_compiles=first.compiles,
-        second_pass_compiles=second.compiles,
-        peak_bytes=_peak_bytes(configuration),
+        second_pass_compiles=between + second.compiles,
+        peak_bytes=_peak_bytes(configuration) + subject.held_bytes(),
         step_ms=second.step_ms,
         digest_before=before,
         digest_after=after,

@@ -85,6 +85,27 @@ class DrafterSubject:
             step_ms=step_ms,
         )
 
+    def record(self, bucket: int) -> None:
+        """Record the micro-step, where that is asked for, and replay it as a step's first row and as a later
+        one; where peers will sum in the backward, that way once more too."""
+        trainer = self._trainer
+        if not trainer.records:
+            return
+        tensors, pieces = self._row(bucket)
+        prepared = trainer.prepare(tensors, epoch=0, pieces=pieces)
+        trainer.record(prepared)
+        for row in (1, 2):  # first and later
+            trainer.micro_step(prepared, row=row)
+        trainer.drop()
+        if self._configuration.world_size > 1:
+            trainer.micro_step_unrecorded(prepared, row=1)
+            trainer.drop()
+        trainer.settle()
+
+    def held_bytes(self) -> int:
+        """Of the recordings, where peers make a drafter compute without them as well."""
+        return self._trainer.recorded_bytes if self._configuration.world_size > 1 else 0
+
     def calls(self, *, named: bool) -> Calls:
         """Counts the trainer's attention."""
         counter = self._trainer.attention.counter
@@ -104,8 +125,11 @@ class DrafterSubject:
         queries, tokens = len(case.anchors) * case.block_size, len(case.documents)
         shapes = [(config.heads, queries)] + 2 * [(config.kv_heads, tokens + queries)]
         drawn = [
-            torch.randn(1, *shape, config.head_dim, generator=generator).to(device, dtype).requires_grad_()
-            for shape in shapes
+            torch.randn(1, length, heads, config.head_dim, generator=generator)
+            .to(device, dtype)
+            .transpose(1, 2)  # a token's heads side by side, as the drafter has them
+            .requires_grad_()
+            for heads, length in shapes
         ]
         exact = [tensor.detach()[0].double().requires_grad_() for tensor in drawn]
         got = self._trainer.attention.over(case.rule(device))(*drawn)

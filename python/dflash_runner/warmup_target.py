@@ -44,6 +44,13 @@ class TargetSubject:
         step_ms = (time.perf_counter() - start) * 1000
         return Ran(gradients=hidden_SC.requires_grad, padded_anchors=False, step_ms=step_ms)
 
+    def record(self, bucket: int) -> None:
+        """Nothing of a target is recorded."""
+
+    def held_bytes(self) -> int:
+        """Nothing beside the passes' own."""
+        return 0
+
     def calls(self, *, named: bool) -> Calls:  # noqa: ARG002 it costs nothing here
         """Counts calls of torch's own attention, which the model makes."""
         return AttentionCalls()

@@ -16,6 +16,7 @@ import random
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -30,6 +31,7 @@ from dflash_runner.config import FlexSettings
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.flex import Flex
 from dflash_runner.frames import Piece
+from dflash_runner.preparation import Prepared
 from dflash_runner.trainer import Trainer
 from dflash_runner.warmup import Clock, warm_up
 from dflash_runner.warmup_drafter import DrafterSubject
@@ -285,6 +287,40 @@ def test_two_thousand_steps_of_mixed_lengths_compile_nothing(worker: Worker) -> 
     worker.subject.restore(saved)
     assert (worker.watch.compiles, worker.watch.dense_calls) == (compiles, 0)
     assert len(seen) > 3 * len(BUCKETS)
+
+
+def test_rows_prepared_beside_a_step_are_those_prepared_alone(worker: Worker) -> None:
+    """On another thread and stream, fetched from the device, and let go of while the device still reads
+    them: every row's loss has the bits of one for which everything waited."""
+    chooser, number = random.Random(1), 40
+    rows = [mixed(worker, chooser) for _ in range(number)]
+    rows = [({name: tensor.cuda() for name, tensor in tensors.items()}, pieces) for tensors, pieces in rows]
+    torch.cuda.synchronize()
+    alone = Communicator("", number=1, world=1, rank=0)
+
+    def prepare(at: int) -> Prepared:
+        tensors, pieces = rows[at % number]
+        return worker.trainer.prepare(tensors, epoch=at % number, pieces=pieces)
+
+    want, got = [], []
+    for at in range(number):
+        prepared = prepare(at)
+        torch.cuda.synchronize()
+        worker.trainer.micro_step(prepared, row=at)
+        want += worker.trainer.reduce(alone).rows
+        worker.trainer.drop()
+    with ThreadPoolExecutor(1) as copier:
+        coming = copier.submit(prepare, 0)
+        for at in range(number):
+            prepared, coming = coming.result(), copier.submit(prepare, at + 1)
+            worker.trainer.micro_step(prepared, row=at)
+            del prepared
+            if at % 4 == 3:
+                got += worker.trainer.reduce(alone).rows
+                worker.trainer.drop()
+        coming.result()
+    assert got == want
+    worker.watch.check()
 
 
 def test_no_gradients_after_ready(struck: Worker) -> None:

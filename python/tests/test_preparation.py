@@ -54,7 +54,7 @@ def test_what_is_sent_together_arrives_as_it_was(worker: Worker, monkeypatch: py
     """Every tensor of a row's blocks, equal, in one stretch of memory, and no view to a compiler."""
     tensors, pieces = worker.subject._row(BUCKETS[0])  # noqa: SLF001
     there = worker.trainer.prepare(tensors, epoch=0, pieces=pieces)
-    monkeypatch.setattr(Preparation, "_there", lambda _, blocks: blocks)
+    monkeypatch.setattr(Preparation, "_there", lambda _, blocks: (blocks, None))
     here = worker.trainer.prepare(tensors, epoch=0, pieces=pieces)
     got, want = leaves(there.blocks), leaves(here.blocks)
     assert got.keys() == want.keys()

@@ -16,6 +16,7 @@ LAYERS = (
     ("job", "target", "drafter"),
     ("evaluation", "warmup_drafter", "warmup_target"),
     ("worker", "trainer", "warmup", "frozen", "buffers", "standing"),
+    ("replay",),
     ("preparation",),
     ("decode", "serving", "loss", "packing", "pretrained", "image", "export", "nccl"),
     ("optim", "flex", "kernels", "data_writer", "tokenizer", "arenas"),

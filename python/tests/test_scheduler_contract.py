@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -29,11 +33,16 @@ from dflash_runner.scheduler import (
     words,
 )
 from dflash_runner.scheduler.errors import told
+from dflash_runner.scheduler.pool import pack
 from dflash_runner.scheduler.service import Service
 from dflash_runner.scheduler.v1 import scheduler_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+TABLE = json.loads(
+    (Path(__file__).resolve().parents[2] / "proto" / "golden" / "columns.json").read_text("utf-8")
+)
+COLUMNS = ("sample", "tokens", "supervised", "anchors", "source")
 PATIENT_S = 120.0  # of tests: the machine may be busy
 
 
@@ -233,6 +242,77 @@ def test_a_question_is_whole():
     message.pool.tokens.append(1)
     with pytest.raises(Error, match="want 2 entries in every list"):
         words.arrange_request(message, Deadline.after(60))
+
+
+def columns_of(pool: list[list[int]]) -> pb.Columns:
+    return pb.Columns(
+        places=len(pool),
+        **{name: pack([row[i] for row in pool]) for i, name in enumerate(COLUMNS)},
+    )
+
+
+@pytest.mark.parametrize("case", TABLE["columns"])
+def test_columns_are_those_of_the_table(case):
+    """A pool of columns is equal to one of candidates, whatever was looked at before."""
+    pool = Pool.of([Candidate(**dict(zip(COLUMNS, row, strict=True))) for row in case["pool"]])
+    message = pb.Columns.FromString(bytes.fromhex(case["message"]))
+    sources = [pb.Source()] * 257
+    for columns in (message, columns_of(case["pool"])):
+        got = words.arrange_request(pb.ArrangeRequest(columns=columns, sources=sources), Deadline.after(60))
+        assert [got.pool.first(n) for n in range(5)] == [pool.first(n) for n in range(5)]
+        fresh = copy.copy(got.pool)
+        assert list(got.pool) == list(pool)
+        assert got.pool == pool == fresh == pickle.loads(pickle.dumps(got.pool))
+        assert (repr(fresh), len(fresh), fresh[:2]) == (repr(pool), len(pool), pool[:2])
+        assert got.pool.tokens_P == [row[1] for row in case["pool"]]  # as a list is
+        assert not hasattr(got.pool, "losses_P")
+
+
+@given(st.integers(0, 4), st.lists(st.binary(max_size=20), min_size=5, max_size=5), st.integers(0, 3))
+def test_columns_are_whole_or_refused(places, raw, sources):
+    columns = pb.Columns(places=places, **dict(zip(COLUMNS, raw, strict=True)))
+    message = pb.ArrangeRequest(count=9, columns=columns, sources=[pb.Source()] * sources)
+    try:
+        request = words.arrange_request(message, Deadline.after(60))
+    except Error as e:
+        assert e.kind is Kind.INVALID
+    else:
+        assert len(request.pool) == places == len(list(request.pool))
+        assert all(c.source < sources for c in request.pool)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"tokens": b"abc"}, "columns: tokens: want 1, 2 or 4 bytes for each of 2 places, got 3 bytes"),
+        ({"places": 2**32 - 1}, "columns: sample: want 1, 2 or 4 bytes for each of 4294967295 places, got 8"),
+        ({"source": bytes([0, 2])}, "want one of 2 sources, got 2"),
+        ({"source": bytes([0, 0, 0, 1])}, "want one of 2 sources, got 256"),
+    ],
+)
+def test_columns_that_do_not_fit(change, says):
+    message = pb.ArrangeRequest(
+        columns=columns_of([[7, 1, 1, 1, 0], [8, 1, 1, 1, 1]]), sources=[pb.Source()] * 2
+    )
+    assert words.arrange_request(message, Deadline.after(60)).pool.sample_P == [7, 8]
+    message.columns.MergeFrom(pb.Columns(**change))
+    with pytest.raises(Error, match=says) as refused:
+        words.arrange_request(message, Deadline.after(60))
+    assert refused.value.kind is Kind.INVALID
+    message.pool.SetInParent()
+    with pytest.raises(Error, match="want a pool or columns, got both"):
+        words.arrange_request(message, Deadline.after(60))
+
+
+@pytest.mark.parametrize("bad", [-1, 1 << 32, 1.5, "7", None])
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_order_travels_or_its_place_is_named(packed, bad):
+    reply = words.arrange_reply((7, 1 << 31), packed=packed)
+    assert reply == (
+        pb.ArrangeReply(packed=pack([7, 1 << 31])) if packed else pb.ArrangeReply(samples=[7, 1 << 31])
+    )
+    with pytest.raises(Error, match="arrange: place 1: want a sample's number, got"):
+        words.arrange_reply([7, bad], packed=packed)
 
 
 def test_a_deadline_passes_or_is_given_up():

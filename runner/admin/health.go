@@ -58,7 +58,7 @@ func Judge(s Status, now time.Time) Health {
 		if len(s.Devices) > 0 {
 			h.Checks = append(h.Checks, devicesCheck(s.Devices))
 		}
-		if p := s.Plugin; p != nil && p.Refused == 0 && p.Ends == 0 { // else Degraded says so
+		if p := s.Plugin; p != nil && p.State != PluginRefused && p.Refused == 0 && p.Ends == 0 { // else Degraded says so
 			h.Checks = append(h.Checks, Check{"scheduler", Healthy, p.well(s)})
 		}
 		for _, r := range s.Degraded {

@@ -200,20 +200,25 @@ type CheckpointStatus struct {
 	At   time.Time   `json:"at"`
 }
 
+// PluginRefused is the state of a plugin that the run was to use and cannot.
+const PluginRefused = "refused"
+
 // PluginStatus is a scheduling plugin.
 type PluginStatus struct {
 	Name         string     `json:"name"`
 	Version      string     `json:"version"`
-	State        string     `json:"state"` // starting, running, quarantined or stopped
+	SHA256       string     `json:"sha256"` // of its program, as pinned
+	State        string     `json:"state"`  // starting, running, quarantined, stopped or refused
 	Pid          int        `json:"pid"`
 	APIVersion   uint32     `json:"api_version"`
 	Capabilities []string   `json:"capabilities"`
 	Starts       int        `json:"starts"`
 	Calls        uint64     `json:"calls"`
-	Refused      uint64     `json:"refused"` // answers that the built-in gave in its place
+	Refused      uint64     `json:"refused"`   // answers that were not used
+	Fallbacks    uint64     `json:"fallbacks"` // questions that the built-in answered in its place, also while it rested
 	Strikes      int        `json:"strikes"`
 	Ends         int        `json:"ends"`  // how often it was ended or died
-	Last         string     `json:"last"`  // why, the last time
+	Last         string     `json:"last"`  // why, the last time; or why it is refused
 	Until        *time.Time `json:"until"` // of its quarantine
 }
 

@@ -51,6 +51,23 @@ type Summary struct {
 	SupervisorPeakBytes uint64             `json:"supervisor_peak_bytes"` // VmHWM
 	SupervisorCPUS      float64            `json:"supervisor_cpu_s"`
 	Figures             map[string]float64 `json:"figures,omitempty"`
+	Scheduler           string             `json:"scheduler"` // who decided: balanced, fixed or the plugin's name
+	Plugin              *SummaryPlugin     `json:"plugin"`    // null where none was asked for
+}
+
+// SummaryPlugin is what a scheduling plugin did, since this supervisor began.
+type SummaryPlugin struct {
+	Name      string `json:"name"`
+	Version   string `json:"version"`
+	SHA256    string `json:"sha256"`    // of its program, as pinned
+	State     string `json:"state"`     // at the end; refused where it was never used
+	Answers   uint64 `json:"answers"`   // that were used
+	Refused   uint64 `json:"refused"`   // that were not
+	Fallbacks uint64 `json:"fallbacks"` // questions that the built-in answered in its place
+	Ends      int    `json:"ends"`      // how often it was ended or died
+	Samples   uint64 `json:"samples"`   // that it arranged
+	Moved     uint64 `json:"moved"`     // of them, elsewhere than the built-in has them
+	Last      string `json:"last"`      // what went wrong last; empty where nothing did
 }
 
 // SummaryWorker is one worker over all its generations.

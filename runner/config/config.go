@@ -133,5 +133,10 @@ func pointed(f float64) ([]byte, error) {
 	return []byte(whole + ".0" + exponent), nil
 }
 
+// Problem is what a later check found wrong with a path.
+func (c *Config) Problem(path string, err error) Problem {
+	return Problem{Place: c.at.of(path), Path: path, Message: err.Error(), Hint: runner.HintOf(err)}
+}
+
 // Place says where a path was written, for messages of later checks.
 func (c *Config) Place(path string) string { return c.at.of(path).String() }

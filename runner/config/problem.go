@@ -57,6 +57,9 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
+// Err gives problems that later checks found as one error; nil for none.
+func (ps Problems) Err() error { return ps.err() }
+
 // err gives the problems as one error of kind invalid, sorted; nil for none.
 func (ps Problems) err() error {
 	if len(ps) == 0 {

@@ -3,6 +3,7 @@ package core
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 )
@@ -111,6 +112,9 @@ func (k *key) worker(x *worker, p *proc) {
 		k.order(o.order, o.image)
 		k.n(int(o.turn), boolInt(o.void))
 	}
+	if c := k.w.core; c.pairs() && slices.ContainsFunc(c.ranks, func(r int) bool { return c.partner(&c.workers[r]) != nil }) {
+		k.pace(x)
+	}
 	for _, m := range x.maps {
 		k.n(int(m.arena), boolInt(m.done))
 	}
@@ -126,6 +130,15 @@ func (k *key) worker(x *worker, p *proc) {
 	}
 	for _, o := range p.fast {
 		k.order(o.order, o.image)
+	}
+}
+
+// pace is what rows of later steps are begun by. Time moves by seconds or not at
+// all.
+func (k *key) pace(x *worker) {
+	k.n(int(x.lately.Takes(8)), int(x.lately.Takes(1)))
+	for _, o := range x.orders {
+		k.n(int(k.w.core.now.Sub(o.sent) / time.Second))
 	}
 }
 

@@ -2,6 +2,7 @@ package core
 
 import (
 	"testing"
+	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 )
@@ -99,9 +100,9 @@ func TestI4_I11_SearchSlots(t *testing.T) {
 func TestI4_I11_SearchPairs(t *testing.T) {
 	scored := Evaluation{Every: 1, Heldout: 1, HeldoutChunk: 1}
 	all(t, stepsEager,
-		search{setup: setup{pairs: true, targets: 2, drafters: 2, micros: 2, steps: 2, slots: 1, budget: 9}, crashes: 1},
+		search{setup: setup{pairs: true, targets: 2, drafters: 2, micros: 2, steps: 2, slots: 1, takes: [2]time.Duration{3, 2}, budget: 9}, crashes: 1}, // paced
 		search{setup: setup{pairs: true, targets: 2, drafters: 1, micros: 2, steps: 2, slots: 1, imageEvery: 1, evaluation: scored, budget: 9}, crashes: 1},
-		search{setup: setup{pairs: true, targets: 1, drafters: 2, micros: 2, steps: 2, slots: 2, budget: 9}, crashes: 1}, // one target feeds both
+		search{setup: setup{pairs: true, targets: 1, drafters: 2, micros: 2, steps: 2, slots: 2, takes: [2]time.Duration{2, 3}, budget: 9}, crashes: 1}, // one target feeds both
 		search{setup: setup{pairs: true, targets: 2, drafters: 2, micros: 1, steps: 3, slots: 1}, crashes: 1, spared: runner.Drafter},
 	)
 	all(t, nil, search{setup: setup{pairs: true, targets: 1, drafters: 1, micros: 2, steps: 2, slots: 1, budget: 9}, crashes: 1})

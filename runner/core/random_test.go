@@ -33,6 +33,9 @@ func TestI6_I11_RandomHistories(t *testing.T) {
 			s.bars = r.IntN(2)
 		}
 		s.pairs = r.IntN(2) == 0
+		if s.pairs && r.IntN(2) == 0 {
+			s.takes = [2]time.Duration{time.Duration(r.IntN(9)), time.Duration(r.IntN(9))}
+		}
 		w := newWorld(s, r.IntN(8), r.IntN(4))
 		w.drive(t, r, 6000)
 		if w.finished.Code != runner.ExitDone && !w.stopped || w.bad != "" {

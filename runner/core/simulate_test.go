@@ -107,6 +107,7 @@ func told(at time.Duration, worker int, c simulate.Cause, row int) string {
 // play runs to the end: what takes no time first, then what ends soonest.
 func (x *timed) play(t *testing.T) {
 	t.Helper()
+	began := x.world.now
 	for x.finished == nil {
 		ms := slices.DeleteFunc(x.moves(), move.fault)
 		if x.bad != "" || len(ms) == 0 {
@@ -117,6 +118,7 @@ func (x *timed) play(t *testing.T) {
 			return cmp.Or(cmp.Compare(x.at, y.at), cmp.Compare(x.sent, y.sent))
 		})
 		x.now = max(x.now, x.when(next).at)
+		x.world.now = began.Add(x.now)
 		x.apply1(next)
 	}
 }

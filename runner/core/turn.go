@@ -8,9 +8,10 @@ import (
 
 // Turns: a device has a number of them, and no compute order is sent without
 // one. The micro-step that reduces goes to all ranks together and holds every
-// turn of their devices; while it waits for them, nothing new starts there. So
-// no turn is held by anything that waits for another, and none is waited for
-// longer than what runs now takes.
+// turn of their devices; while it waits for them, nothing new starts there but
+// rows of later steps that fit before it (paced). So no turn is held by anything
+// that waits for another, and none is waited for longer than what runs now takes,
+// and rows for which there are slots.
 
 // desk is where turns are given out, by device. Its memory is used again.
 type desk struct {
@@ -73,7 +74,7 @@ func (c *Core) turn() bool {
 	}
 	for i := range c.workers {
 		w := &c.workers[i]
-		if d.kept[w.on] || d.taken[w.on] >= c.devices[w.on].turns || !c.wants(w, &c.idle) {
+		if d.taken[w.on] >= c.devices[w.on].turns || !c.wants(w, &c.idle) {
 			continue
 		}
 		if first := d.first[w.on]; first == nil || c.before(w, first) {
@@ -82,7 +83,7 @@ func (c *Core) turn() bool {
 	}
 	for i := range c.workers {
 		w := &c.workers[i]
-		if d.first[w.on] == w && !(c.cfg.without.rowsInHand && c.lags(w)) {
+		if d.first[w.on] == w && (!d.kept[w.on] || c.fits(w)) && !(c.cfg.without.rowsInHand && c.lags(w)) {
 			return c.serve(w)
 		}
 	}
@@ -211,7 +212,7 @@ type assignment struct {
 }
 
 // makers finds the targets that may be given the lowest unproduced row now: the
-// one that the scheduler named, if it is free, else every free one.
+// one that the scheduler named, if it is free, else every free one that may begin it.
 func (c *Core) makers(o *outlook) {
 	if len(o.makers) != len(c.targets) {
 		o.makers = make([]bool, len(c.targets))
@@ -229,6 +230,7 @@ func (c *Core) makers(o *outlook) {
 	for rank, t := range c.targets {
 		o.makers[rank] = c.mayMake(&c.workers[t], o.row.Row, o.step)
 	}
+	c.paced(o)
 }
 
 // assignRow gives the lowest unproduced row to w, which has a turn, after

@@ -97,7 +97,7 @@ func (c *Core) doing(w *worker, rows *outlook) doing {
 }
 
 func (c *Core) idleTarget(w *worker, rows *outlook) doing {
-	if c.wants(w, rows) {
+	if c.wants(w, rows) || rows.row != nil && c.hasSlot(w) {
 		return waiting
 	}
 	if rows.row != nil {

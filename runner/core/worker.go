@@ -6,6 +6,7 @@ import (
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/life"
+	"github.com/dflash-runner/dflash-runner/runner/pace"
 )
 
 // worker is what the core knows of one worker and its present life.
@@ -30,7 +31,8 @@ type worker struct {
 	imageBytes  uint64
 	parameters  runner.Digest // at step 0
 	certificate runner.Certificate
-	granted     uint64 // its last turn
+	granted     uint64      // its last turn
+	lately      pace.Lately // rows that it made; micro-steps but last ones
 
 	// A drafter's.
 	has     bool        // it holds a whole state ...
@@ -217,6 +219,7 @@ func (c *Core) answer(w *worker, o order, r runner.Reply) {
 		var p runner.Produced
 		if p, ok = r.(runner.Produced); ok {
 			ok = c.produced(w, order, p)
+			w.lately.Add(int(order.Bucket), c.now.Sub(o.sent))
 		}
 	case runner.Pull:
 		var p runner.Pulled
@@ -251,6 +254,7 @@ func (c *Core) stepAnswer(w *worker, o order, r runner.Reply) (ok bool) {
 		case runner.Trained:
 			if ok = answers(r, order) && !order.Last; ok {
 				c.trained(w, r)
+				w.lately.Add(1, c.now.Sub(o.sent))
 			}
 		case runner.Voted:
 			ok = c.voted(w, o, r)

@@ -138,6 +138,8 @@ type setup struct {
 	fragile                          bool // workers apply at their own vote: what rule 3 forbids
 	without                          protections
 	verbose                          bool
+
+	takes [2]time.Duration // what rows and micro-steps are known to take from the start, where time stands still
 }
 
 // simple is a planner of rows of one sample each, in the order they were fed.
@@ -235,6 +237,14 @@ func (w *world) start(r *Resume) {
 	}
 	w.lives++
 	w.core, w.procs = c, make([]proc, len(c.workers))
+	for i := range c.workers {
+		x := &c.workers[i]
+		takes, tokens := w.setup.takes[0], 8
+		if x.id.Role == runner.Drafter {
+			takes, tokens = w.setup.takes[1], 1
+		}
+		x.lately.Add(tokens, takes*time.Duration(2+i%3))
+	}
 	w.memory, w.touches, w.pictures, w.sending, w.shares = map[runner.Slot]content{}, nil, nil, 0, nil
 	w.held, w.offered = map[runner.Arena]bool{}, 0
 	w.base, w.durable, w.syncing, w.inputs, w.judging = len(w.journal), 0, nil, nil, nil

@@ -87,6 +87,18 @@ func (l *Ledger) find(a runner.Arena) int {
 	return slices.IndexFunc(l.Arenas, func(x Arena) bool { return x.Arena == a })
 }
 
+// Frees gives how many slots of an arena are free.
+func (l *Ledger) Frees(a runner.Arena) (n int) {
+	if i := l.find(a); i >= 0 {
+		for j := range l.Arenas[i].Slots {
+			if l.Arenas[i].Slots[j].State == Free {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // FreeOf gives an arena's lowest free slot.
 func (l *Ledger) FreeOf(a runner.Arena) (runner.Slot, Slot, bool) {
 	if i := l.find(a); i >= 0 {

@@ -30,6 +30,8 @@ type Use struct {
 	Element uint64 // bytes of one element of its compute dtype
 	Dense   bool   // attention keeps its scores (sdpa with an explicit mask); else it is compiled
 	CUDA    bool
+	Replay  bool   // micro-steps are recorded and replayed
+	Peers   bool   // others sum gradients with it, in backwards that are not replayed
 	Slots   uint64 // bytes of its arena, where that lies on its device
 }
 
@@ -44,6 +46,7 @@ type Memory struct {
 	Activations uint64 `json:"activations_bytes"` // at their most, forward and backward
 	Saved       uint64 `json:"saved_bytes"`       // masters as warm-up restores them
 	RowBuffers  uint64 `json:"row_buffers_bytes"` // two rows
+	Recorded    uint64 `json:"recorded_bytes"`    // the row that recorded micro-steps read, and their activations where others live beside
 	Workspace   uint64 `json:"workspace_bytes"`   // of cuBLAS, which torch allocates; 0 on a CPU
 	Slots       uint64 `json:"slots_bytes"`       // the arena, on a GPU
 	Evaluation  uint64 `json:"evaluation_bytes"`  // a drafter to decode with, in targets
@@ -54,7 +57,7 @@ func (m Memory) Total() uint64 { return m.Context + m.Allocated() + m.Slots + m.
 
 // Allocated is what training alone takes of torch's allocator.
 func (m Memory) Allocated() uint64 {
-	return m.Weights + m.Gradients + m.Optimiser + m.Activations + m.Saved + m.RowBuffers + m.Workspace
+	return m.Weights + m.Gradients + m.Optimiser + m.Activations + m.Saved + m.RowBuffers + m.Recorded + m.Workspace
 }
 
 // What the formulas assume besides sizes.
@@ -150,7 +153,22 @@ func DrafterMemory(m Model, r Rows, u Use) Memory {
 		Activations: kept,
 		Saved:       trained * 4,
 		RowBuffers:  2 * r.SlotBytes,
+		Recorded:    recorded(r, u, kept),
 		Workspace:   u.workspace(2), // forward, and the thread of autograd
+	}
+}
+
+// recorded is what recordings take for good: a row, and the activations of one
+// (the pool of all recordings), which a drafter that is alone has in their place
+// and one with peers beside those of its last micro-step.
+func recorded(r Rows, u Use, activations uint64) uint64 {
+	switch {
+	case !u.Replay:
+		return 0
+	case u.Peers:
+		return r.SlotBytes + activations
+	default:
+		return r.SlotBytes
 	}
 }
 

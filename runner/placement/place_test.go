@@ -139,6 +139,15 @@ func TestMemoryByHand(t *testing.T) {
 	if flex := DrafterMemory(m, r, Use{Element: 2, CUDA: true}); flex.Activations != 312+80+104 {
 		t.Errorf("compiled: got %+v", flex)
 	}
+	// Recorded: the row they read, and beside peers a second row's activations.
+	for _, c := range []struct {
+		use  Use
+		want uint64
+	}{{Use{Element: 2, CUDA: true}, 0}, {Use{Element: 2, CUDA: true, Replay: true}, 100}, {Use{Element: 2, CUDA: true, Replay: true, Peers: true}, 100 + 312 + 80 + 104}} {
+		if got := DrafterMemory(m, r, c.use); got.Recorded != c.want || got.Allocated() != DrafterMemory(m, r, Use{Element: 2, CUDA: true}).Allocated()+c.want {
+			t.Errorf("%+v: recorded: want %d, got %+v", c.use, c.want, got)
+		}
+	}
 	if half.Workspace != 2*workspaceBytes || got.Workspace != 0 {
 		t.Errorf("workspace: got %d on a GPU and %d on a CPU", half.Workspace, got.Workspace)
 	}

@@ -15,7 +15,9 @@
 // devices, and ends for all when the slowest is done and the gradients are
 // summed. Then come the votes, the decision, which waits for an open image, and
 // a commit on each rank, which needs a turn; the next step opens when all have
-// committed. A free turn goes to a drafter before a target, and among those alike
+// committed. Where drafters have devices of one turn, with one target at most, a
+// row of a later step is begun only if it fits before that last micro-step by what
+// rows and micro-steps took lately (package pace). A free turn goes to a drafter before a target, and among those alike
 // to whoever was served longest ago. A test of the core feeds random setups to
 // both, and compares who is given which turn, and when, to the nanosecond; votes
 // and images are left out there, as the core does not know what they take.

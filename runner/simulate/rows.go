@@ -10,11 +10,13 @@ func (w *world) produce(n *node, i int) {
 	w.take(n, x)
 	end := w.now + w.takes(n, x, w.s.Trace.row(w.s.rowAt(w.drafters, n.index, row)).TargetMS)
 	w.begin(n, x, Produce, row)
+	x.row, x.began = row, w.now
 	w.at(end, func() *node {
 		x := &n.workers[i]
 		w.drop(n, x)
 		w.end(x, end)
 		n.where[row] = int32(i) + 1
+		x.lately.Add(w.tokens(n, row), w.now-x.began)
 		return n
 	})
 }

@@ -27,6 +27,9 @@ type Setup struct {
 	Assign Assigner
 	// Trail keeps every span for a chart.
 	Trail bool
+	// hold takes the place of pacing, and of the rule that nothing new begins where
+	// all ranks wait for the last micro-step: tests search other schedules with it.
+	hold func(w *world, n *node, i int) bool
 }
 
 // Assigner chooses the target that makes a row: a place in free, which has two

@@ -20,11 +20,13 @@ func (w *world) serve(n *node, x *worker) {
 	row := w.start(x)
 	w.take(n, x)
 	w.begin(n, x, Train, row)
+	x.began = w.now
 	end := w.now + cost
 	w.at(end, func() *node {
 		w.drop(n, x)
 		w.end(x, end)
 		x.finished++
+		x.lately.Add(1, w.now-x.began)
 		if last { // of the only rank
 			w.vote(1)
 		}
@@ -49,7 +51,7 @@ func (w *world) start(x *worker) int {
 // turn of their devices is free. It ends for all when the slowest is done and
 // the gradients are summed.
 func (w *world) reduce() bool {
-	if !w.reducing() || w.busy > 0 {
+	if !w.reducing() || w.busy > 0 || w.holds(nil, 0) {
 		return false
 	}
 	w.ready = 0

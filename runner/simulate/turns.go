@@ -24,14 +24,21 @@ func (w *world) settle(n *node) (acted bool) {
 // nothing new may delay.
 func (w *world) reducing() bool { return w.ranks > 1 && !w.committing && w.ready == w.ranks }
 
+// kept reports whether nothing new begins on a device: all ranks wait for the last
+// micro-step, and it can begin, or rows are not paced.
+func (w *world) kept(n *node, d *device) bool {
+	return w.s.hold == nil && w.reducing() && d.trains > 0 && (w.busy == 0 || !n.pairs)
+}
+
 // turn gives one turn to the worker that goes first on the first device that has
 // one free.
 func (w *world) turn(n *node) bool {
+	n.pace.known = false
 	wants := n.firsts
 	clear(wants)
 	for i := range n.workers {
 		x := &n.workers[i]
-		if !w.wants(n, x, i) {
+		if !w.wants(n, x, i) || w.holds(n, i) {
 			continue
 		}
 		if first := wants[x.device]; first == 0 || x.before(&n.workers[first-1]) {
@@ -40,7 +47,7 @@ func (w *world) turn(n *node) bool {
 	}
 	for i := range n.workers {
 		d := &n.devices[n.workers[i].device]
-		if wants[n.workers[i].device] != i+1 || d.taken >= d.turns || w.reducing() && d.trains > 0 {
+		if wants[n.workers[i].device] != i+1 || d.taken >= d.turns || w.kept(n, d) {
 			continue
 		}
 		if n.workers[i].id.Role == runner.Target {
@@ -51,6 +58,10 @@ func (w *world) turn(n *node) bool {
 	}
 	return false
 }
+
+// holds reports whether a search keeps a worker from beginning what it wants
+// to, or, without a node, all ranks from beginning the last micro-step.
+func (w *world) holds(n *node, i int) bool { return w.s.hold != nil && w.s.hold(w, n, i) }
 
 // before reports whether a worker goes before another of its device: a drafter
 // before a target, then the longest unserved.
@@ -72,14 +83,14 @@ func (w *world) wants(n *node, x *worker, i int) bool {
 	if n.chosen >= 0 {
 		return n.chosen == i
 	}
-	return n.made < w.rows && x.free > 0
+	return n.made < w.rows && x.free > 0 && !w.paced(n, i)
 }
 
 // makers gives the targets that could make the lowest row that nobody made.
 func (w *world) makers(n *node) (free []int) {
 	n.free = n.free[:0]
 	for i := range w.targets {
-		if x := &n.workers[i]; !x.computing && x.free > 0 {
+		if x := &n.workers[i]; !x.computing && x.free > 0 && !w.paced(n, i) {
 			n.free = append(n.free, i)
 		}
 	}
@@ -112,8 +123,8 @@ func (w *world) question(n *node, free []int) []Candidate {
 	out := make([]Candidate, len(free))
 	for k, f := range free {
 		x := &n.workers[f]
-		d := n.devices[x.device]
-		out[k] = Candidate{x.id, d.taken < d.turns && !(w.reducing() && d.trains > 0)}
+		d := &n.devices[x.device]
+		out[k] = Candidate{x.id, d.taken < d.turns && !w.kept(n, d)}
 	}
 	return out
 }

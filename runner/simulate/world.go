@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/pace"
 )
 
 // world is a run at a moment.
@@ -43,6 +44,8 @@ type node struct {
 	chosen  int   // target chosen for row made; -1: none
 	firsts  []int // scratch: by device, 1 + the worker that goes first of those that want a turn
 	free    []int // scratch: targets that could make the next row
+	pairs   bool  // rows are paced
+	pace    pacing
 }
 
 type device struct {
@@ -62,7 +65,10 @@ type worker struct {
 	used    [causes]time.Duration
 
 	computing bool
-	free      int // of a target: slots
+	row       int // that it makes, of the node
+	began     time.Duration
+	lately    pace.Lately // rows that it made; micro-steps but last ones
+	free      int         // of a target: slots
 
 	pulled, arrived, started, finished int // of a drafter: rows, in its order
 	copyFree                           time.Duration
@@ -112,6 +118,7 @@ func newWorld(s Setup) *world {
 				n.workers = append(n.workers, worker{id: p.Worker, device: p.Device, free: s.Slots, span: -1, doing: Nothing})
 			}
 		}
+		n.pairs = w.ranks > 1 && n.paired(w.targets)
 		w.nodes[i] = n
 	}
 	return w

@@ -11,16 +11,16 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/simulate"
 )
 
-// graded are the traces that balanced is held to, and what each runs on. The
-// goal is a run at most 3 % longer than the bound. It is missed on stragglers:
-// when all ranks are ready for the common last micro-step, devices are in the
-// middle of rows, and those that are done first wait, where the bound has all end
-// at once. A slow GPU alone comes to 5.2 %, targets' pauses alone to 7.3 %.
-// Keeping targets from beginning a row while the last ranks train costs more on
-// the other traces than it gains there. Nor would dealing a step's rows to ranks
-// by length instead of in order mend it: 1.4 % slower to 0.2 % faster, and by what
-// they cost the drafter 1.9 % slower to 1.2 % faster, as the order of making
-// them changes with it.
+// graded are the traces that balanced is held to, and what each runs on: a run is
+// at most 3 % longer than the bound. Before rows were paced (package pace) mixed
+// was 2.94 and stragglers 6.08 %. Over 16 other traces of each kind, 30 steps, a
+// prototype of that took jitter from 2.02 to 1.30 %, mixed from 3.86 to 2.83, a
+// slow GPU from 4.06 to 1.48, pauses from 7.29 to 5.80, and both from 7.56 to 5.40.
+// That stragglers is below 3 depends on the window of the median: 3, 5, 7 and 9
+// gave 3.03, 2.85, 3.39 and 5.00, while the other traces tell them hardly apart.
+// Dealing a step's rows to ranks by length instead of in order gains nothing: 1.4 %
+// slower to 0.2 % faster before, and by what they cost the drafter 1.9 % slower to
+// 1.2 % faster, as the order of making them changes with it.
 var graded = []struct {
 	file  string
 	gpus  int
@@ -34,7 +34,7 @@ var graded = []struct {
 	{"configs/traces/h200-27b.json", 8, 24, 0.03, []string{"training.buckets=[4096]"}},
 	{"runner/simulate/testdata/jitter.json", 8, 40, 0.03, nil},
 	{"runner/simulate/testdata/mixed.json", 8, 40, 0.03, nil},
-	{"runner/simulate/testdata/stragglers.json", 8, 40, 0.065, nil},
+	{"runner/simulate/testdata/stragglers.json", 8, 40, 0.03, nil},
 }
 
 func traceOf(t testing.TB, file string) simulate.Trace {

@@ -41,8 +41,8 @@ func TestFit(t *testing.T) {
 		buckets []int
 	}{
 		"room for all":                  {nil, gpusOf(140), 512, []int{3072}},
-		"a pair on less":                {nil, gpusOf(51), 408, []int{3072}},
-		"as few as a row may have":      {nil, gpusOf(47), 122, []int{2944}},
+		"a pair on less":                {nil, gpusOf(51), 400, []int{3072}},
+		"as few as a row may have":      {nil, gpusOf(47), 117, []int{2816}},
 		"shorter rows before too few":   {nil, gpusOf(46), 80, []int{1920}},
 		"apart there is more room":      {nil, gpusOf(35, 35), 512, []int{3072}},
 		"grown to the reference":        {[]string{"training.buckets=[512,1024]", "training.anchors=64"}, gpusOf(140), 511, []int{512, 3072}},

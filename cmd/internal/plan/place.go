@@ -45,7 +45,9 @@ func (w work) place(p *Plan, m Machine) error {
 // memory is what a worker of each role takes on its device.
 func (w work) memory(target placement.Use) map[runner.Role]placement.Memory {
 	c := w.config
-	drafter := placement.Use{Element: bytesOf(c.Training.ComputeDType), CUDA: w.cuda, Dense: c.Drafter.Attention == "sdpa"}
+	dense := c.Drafter.Attention == "sdpa"
+	drafter := placement.Use{Element: bytesOf(c.Training.ComputeDType), CUDA: w.cuda, Dense: dense,
+		Replay: w.cuda && !dense && c.Drafter.Flex.Replay == "true", Peers: c.Workers.Drafters != 1}
 	return map[runner.Role]placement.Memory{
 		runner.Target:  placement.TargetMemory(w.target, w.drafter, w.rows, target),
 		runner.Drafter: placement.DrafterMemory(w.drafter, w.rows, drafter),

@@ -51,6 +51,7 @@ type Plan struct {
 	FirstStep   Estimate `json:"first_step"`
 	Notes       []string `json:"notes"`            // what is not as one might expect
 	Chosen      *Settled `json:"chosen,omitempty"` // how counts of auto were settled
+	Scheduler   string   `json:"scheduler"`        // who decides: balanced, fixed or a plugin's name
 }
 
 // Turns is how many workers may compute at once on each device.
@@ -110,7 +111,7 @@ func Make(c *config.Config, target config.Model, m Machine) (Plan, error) {
 		return Plan{}, err
 	}
 	ids := w.ids
-	p := Plan{Name: c.Run.Name, Device: c.Workers.Device, Attention: c.Drafter.Attention, Shapes: w.shapes(ids, target.VocabSize), Steps: c.Training.Steps, Epochs: c.Training.Epochs, Available: m.Available,
+	p := Plan{Name: c.Run.Name, Scheduler: c.Scheduler.Use, Device: c.Workers.Device, Attention: c.Drafter.Attention, Shapes: w.shapes(ids, target.VocabSize), Steps: c.Training.Steps, Epochs: c.Training.Epochs, Available: m.Available,
 		Arenas: w.arenas(), ImageBytes: placement.ImageBytes(w.drafter, w.captured), Devices: []Device{}, Notes: []string{}}
 	if err := w.place(&p, m); err != nil {
 		return p, err

@@ -112,6 +112,13 @@ func (m *Made) fill(ctx context.Context) error {
 	if err := m.render("both"); err != nil {
 		return err
 	}
+	data, err := samples()
+	for name, text := range data {
+		err = errors.Join(err, m.write(name, text))
+	}
+	if err != nil {
+		return err
+	}
 	slices.Sort(m.Files)
 	return nil
 }
@@ -125,6 +132,7 @@ type filled struct {
 // render writes every template of a folder.
 func (m *Made) render(folder string) error {
 	base := strings.TrimRight(strings.Replace(string(configs.CPUTest()), "name: cpu-test", "name: "+m.Name, 1), "\n") + "\n"
+	base = dataSection.ReplaceAllLiteralString(base, ownData)
 	all, err := template.ParseFS(templates, path.Join("templates", folder, "*.tmpl"))
 	if err != nil {
 		return runner.Errorf(runner.Internal, "make plugin: %w", err)
@@ -146,7 +154,8 @@ func (m *Made) render(folder string) error {
 }
 
 func (m *Made) write(name, text string) error {
-	if err := os.WriteFile(filepath.Join(m.Directory, name), []byte(text), 0o644); err != nil {
+	path := filepath.Join(m.Directory, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
 		return runner.Errorf(runner.Unavailable, "make plugin: %w", err)
 	}
 	m.Files = append(m.Files, name)

@@ -1,13 +1,16 @@
 package skeleton
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/config"
 )
 
 // TestFindSDK: inside of a clone none is needed, elsewhere the one that is named
@@ -44,6 +47,45 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("it is there: %v", err)
+	}
+}
+
+// TestFirstRunShowsAnEdit: what the first run is trained on has two sources and
+// several lengths, all of which fit a row, and nothing of it is held out.
+func TestFirstRunShowsAnEdit(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "x")
+	if _, err := Make(t.Context(), Request{Language: "python", Name: "x", Directory: dir}); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	c, err := config.Load("run.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]string{}
+	for _, file := range append(slices.Clone(c.Data.Files), c.Data.HeldoutFiles...) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := map[int]bool{}
+		for line := range strings.Lines(string(text)) {
+			var sample struct{ Text string }
+			if err := json.Unmarshal([]byte(line), &sample); err != nil || seen[sample.Text] != "" {
+				t.Errorf("%s: %q: %v, seen in %q", file, line, err, seen[sample.Text])
+			}
+			seen[sample.Text] = file
+			of[len(sample.Text)] = true
+			if n, most := len(sample.Text), slices.Max(c.Training.Buckets); n > most {
+				t.Errorf("%s: want at most %d tokens, got %d", file, most, n)
+			}
+		}
+		if len(of) < 8 {
+			t.Errorf("%s: want many lengths, got %v", file, of)
+		}
+	}
+	if n := len(c.Data.Files); n < 2 || c.Data.Regenerate.Samples != 0 || len(seen) != 2*(trained+heldout) {
+		t.Errorf("want two sources as they are, got %d files, %d samples", n, len(seen))
 	}
 }
 

@@ -23,6 +23,7 @@ func (u *up) place(ctx context.Context) {
 	}
 	name, by := u.plugin.State().Name, decidedBuiltin
 	if err := u.askPlace(ctx); err != nil {
+		u.answers.fallbacks.Add(1)
 		u.warn(schedulerSubject, fmt.Sprintf("plugin %s does not place: %v; workers are where the built-in puts them", name, err))
 	} else {
 		by = name

@@ -70,7 +70,8 @@ func (u *up) startPlugin(ctx context.Context) error {
 	}
 	p, err := host.Start(ctx, Catalog(*entry), o)
 	if err != nil {
-		err = u.pluginError(entry.Name, at, err)
+		err = PluginError(u.config, at, err)
+		u.refusedPlugin(err)
 		if closing := release(); closing != nil {
 			u.warn("sockets", closing.Error())
 		}
@@ -80,6 +81,7 @@ func (u *up) startPlugin(ctx context.Context) error {
 		u.warn(schedulerSubject, err.Error()+"; the built-in decides alone")
 		return nil
 	}
+	u.answers.note = u.note
 	u.mu.Lock()
 	u.plugin, u.pluginRelease = p, release
 	u.mu.Unlock()
@@ -87,19 +89,19 @@ func (u *up) startPlugin(ctx context.Context) error {
 	return nil
 }
 
-// pluginError says which plugin cannot be used, and where its configuration
-// stands where that is why.
-func (u *up) pluginError(name string, at int, err error) error {
-	where := fmt.Sprintf("scheduler.plugins[%d]", at)
+// PluginError says which plugin of a configuration cannot be used, and where the
+// configuration says what is refused.
+func PluginError(c *config.Config, at int, err error) error {
+	name, where := c.Scheduler.Plugins[at].Name, fmt.Sprintf("scheduler.plugins[%d]", at)
 	var key *host.ConfigError
 	if errors.As(err, &key) {
 		where += ".config"
-		if _, ok := u.config.Scheduler.Plugins[at].Config[strings.SplitN(key.Key, "[", 2)[0]]; ok {
+		if _, ok := c.Scheduler.Plugins[at].Config[strings.SplitN(key.Key, "[", 2)[0]]; ok {
 			where += "." + strings.SplitN(key.Key, "[", 2)[0]
 		}
-		return runner.Errorf(runner.Invalid, "%s: scheduler.plugins[%d].config.%w", u.config.Place(where), at, err).WithHint("%s", key.Hint)
+		return runner.Errorf(runner.Invalid, "%s: scheduler.plugins[%d].config.%w", c.Place(where), at, err).WithHint("%s", key.Hint)
 	}
-	return runner.Errorf(runner.KindOf(err), "%s: plugin %s: %w", u.config.Place(where), name, err).WithHint("%s", runner.HintOf(err))
+	return runner.Errorf(runner.KindOf(err), "%s: plugin %s: %w", c.Place(where), name, err).WithHint("%s", runner.HintOf(err))
 }
 
 // stopPlugin ends the plugin, after the loop.
@@ -126,35 +128,12 @@ func (u *up) pluginChanged(s host.State) {
 	u.observe(runner.Event{At: time.Now(), Level: level, Name: "scheduling plugin", Message: message})
 }
 
-// pluginStatus fills in what the plugin does, and whether it is as it should
-// be. Under the lock.
-func (u *up) pluginStatus(s *admin.Status) {
-	if u.plugin == nil {
-		return
-	}
-	is := u.plugin.State()
-	s.Plugin = &admin.PluginStatus{Name: is.Name, Version: is.Version, State: is.State, Pid: is.Pid, APIVersion: is.APIVersion, Starts: is.Starts,
-		Calls: is.Calls, Refused: is.Refused, Strikes: is.Strikes, Ends: is.Ends, Last: is.Last, Capabilities: []string{}}
-	for _, c := range is.Capabilities {
-		s.Plugin.Capabilities = append(s.Plugin.Capabilities, string(c))
-	}
-	if !is.Until.IsZero() {
-		s.Plugin.Until = &is.Until
-	}
-	if is.Refused > 0 || is.Ends > 0 {
-		detail := fmt.Sprintf("plugin %s is %s: %d of %d answers refused, strike %d, ended %d times, last: %s", is.Name, is.State, is.Refused, is.Calls, is.Strikes, is.Ends, is.Last)
-		if by := s.DecidedBy(); by != "" {
-			detail += "; " + by
-		}
-		s.Degraded = append(s.Degraded, admin.Reason{Name: schedulerSubject, Detail: detail})
-	}
-}
-
 // consulted is a plugin as the loop asks it.
 type consulted struct {
-	plugin *host.Plugin
-	index  *rows.Index
-	total  int // draws of an epoch
+	plugin  *host.Plugin
+	index   *rows.Index
+	answers *answers
+	total   int // draws of an epoch
 	// devices tells of some GPUs as they are now.
 	devices func(uuids []string) []scheduler.Device
 }
@@ -174,8 +153,12 @@ func (a *consulted) Arrange(context.Context, uint32, int, int) ([]runner.Sample,
 
 // ArrangeOf asks the plugin for an order.
 func (a *consulted) ArrangeOf(ctx context.Context, asked core.Arrange, pool []runner.Sample) ([]runner.Sample, error) {
-	out, err := a.plugin.Arrange(ctx, a.question(asked, pool))
-	return out, declined(err)
+	q := a.question(asked, pool)
+	out, err := a.plugin.Arrange(ctx, q)
+	if err == nil {
+		a.answers.arranged(q, out)
+	}
+	return out, a.declined(scheduler.Arrange, err)
 }
 
 // question is what the plugin is asked for an order with.
@@ -201,7 +184,7 @@ func (a *consulted) Assign(ctx context.Context, row runner.RowPlan, free []runne
 		q.Tokens += p.Tokens
 	}
 	w, err := a.plugin.Assign(ctx, q)
-	return w, declined(err)
+	return w, a.declined(scheduler.Assign, err)
 }
 
 // OnFailure asks the plugin about a death.
@@ -209,14 +192,17 @@ func (a *consulted) OnFailure(ctx context.Context, asked core.Judge) (core.Verdi
 	q := scheduler.FailureRequest{Worker: asked.Life.Worker, Device: asked.Device, Cause: asked.Cause, Message: asked.Message,
 		Deaths: uint32(asked.Deaths), Budget: uint32(asked.Budget), Devices: a.devices(asked.Spares)}
 	v, err := a.plugin.OnFailure(ctx, q)
-	return core.Verdict{Life: asked.Life, Decision: string(v.Decision), Device: v.Device, Reason: v.Reason}, declined(err)
+	return core.Verdict{Life: asked.Life, Decision: string(v.Decision), Device: v.Device, Reason: v.Reason}, a.declined(scheduler.OnFailure, err)
 }
 
 // declined leaves to the built-in what the plugin did not answer: it was
-// counted there already, and is shown from there.
-func declined(err error) error {
+// counted there already, and is shown from there. What it never does is no such thing.
+func (a *consulted) declined(of scheduler.Capability, err error) error {
 	if err == nil {
 		return nil
+	}
+	if runner.KindOf(err) != runner.Canceled && a.plugin.Can(of) {
+		a.answers.fallbacks.Add(1)
 	}
 	return fmt.Errorf("%w: %w", drive.ErrDeclined, err)
 }

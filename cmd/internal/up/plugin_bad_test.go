@@ -102,8 +102,8 @@ func (b badStart) between(t *testing.T) func(code string) {
 
 // badStarts are plugins that cannot be used, and what is said of them.
 var badStarts = []badStart{
-	{which: "none", says: `start plugin: it ended before its handshake; its last line: "usage: none [flags]"`},
-	{which: "exits", says: `start plugin: it ended before its handshake; its last line: "no licence found"`},
+	{which: "none", says: `start plugin: it ended before its handshake, with exit code 0; its last line: "usage: none [flags]"`},
+	{which: "exits", says: `start plugin: it ended before its handshake, with exit code 3; its last line: "no licence found"`},
 	{which: "old-version", says: "start plugin: protocol version: want 1, got 7"},
 	{which: "hang-info", set: "scheduler.deadline=300ms", says: "info: no answer within 300ms"},
 	{which: "wrong-sum", says: "want sha256 0000"},
@@ -144,8 +144,12 @@ func TestBadPluginIsLeftOut(t *testing.T) {
 			f, u := b.run("bad", false, nil, badSettings(t, c.which, more...)...)
 			b.check(f, u)
 			degraded(t, u.Status(), c.says, "the built-in decides alone")
-			if s := u.Status(); s.Plugin != nil || s.Scheduler != "balanced" {
-				t.Errorf("plugin %+v, scheduler %q", s.Plugin, s.Scheduler)
+			s := u.Status()
+			if p := s.Plugin; p == nil || p.Name != "plugged" || p.State != admin.PluginRefused || !strings.Contains(p.Last, c.says) || s.Scheduler != "balanced" {
+				t.Errorf("plugin %+v, scheduler %q", p, s.Scheduler)
+			}
+			if e := u.summary(f, ""); e.Scheduler != "balanced" || e.Plugin == nil || e.Plugin.State != admin.PluginRefused || e.Plugin.SHA256 == "" {
+				t.Errorf("summary: %q, %+v", e.Scheduler, e.Plugin)
 			}
 		})
 	}

@@ -15,7 +15,9 @@ func (u *up) pythonForPlugin(ctx context.Context) error {
 		return nil
 	}
 	if err := host.Verify(Catalog(*entry)); err != nil && u.config.Scheduler.Required == "true" {
-		return &pluginRefused{u.pluginError(entry.Name, at, err)}
+		err = PluginError(u.config, at, err)
+		u.refusedPlugin(err)
+		return &pluginRefused{err}
 	}
 	return u.environmentStage(ctx)
 }

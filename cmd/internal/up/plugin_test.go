@@ -168,6 +168,29 @@ func TestPluginDecides(t *testing.T) {
 	if s.Plugin == nil || s.Plugin.Name != "plugged" || s.Plugin.Calls == 0 || s.Plugin.Refused != 0 || len(s.Degraded) != 0 || s.Scheduler != "plugged" {
 		t.Errorf("status %+v, degraded %v", s.Plugin, s.Degraded)
 	}
+	p := u.summary(f, "").Plugin
+	if p == nil || p.Name != "plugged" || p.Version != "0.1.0" || p.SHA256 != u.config.Scheduler.Plugins[0].SHA256 || p.Answers == 0 || p.Refused != 0 || p.Fallbacks != 0 || p.Samples == 0 || p.Moved == 0 || p.Moved > p.Samples {
+		t.Errorf("summary %+v", p)
+	}
+}
+
+// TestToldOfAnOrder: how it differs from the built-in's.
+func TestToldOfAnOrder(t *testing.T) {
+	var said string
+	a := answers{note: func(name, message string) { said = name + ": " + message }}
+	q := scheduler.ArrangeRequest{Epoch: 2, Count: 2, Left: 3, Total: 3, Sources: []scheduler.Source{{Name: "/d/chat.jsonl"}, {Name: "/d/code.jsonl"}},
+		Pool: []scheduler.Candidate{{Sample: 7, Tokens: 30}, {Sample: 4, Tokens: 10, Source: 1}, {Sample: 5, Tokens: 8, Source: 1}}}
+	a.arranged(q, []runner.Sample{5, 4})
+	if want := "arranged: epoch 2: 2 samples, 1 elsewhere than the built-in has them; of 9 tokens on average, not 20; 0 of chat.jsonl, not 1; 2 of code.jsonl, not 1"; said != want {
+		t.Errorf("want %q, got %q", want, said)
+	}
+	a.arranged(q, []runner.Sample{7, 4})
+	if want := "arranged: epoch 2: 2 samples, 0 elsewhere than the built-in has them"; said != want {
+		t.Errorf("want %q, got %q", want, said)
+	}
+	if a.samples.Load() != 4 || a.moved.Load() != 1 {
+		t.Errorf("want 1 of 4 moved, got %d of %d", a.moved.Load(), a.samples.Load())
+	}
 }
 
 // TestQuestionTellsLosses: each source with its loss, where it has one.
@@ -194,6 +217,9 @@ func TestI6_MoodyPlugin(t *testing.T) {
 	}
 	if !slices.ContainsFunc(s.Degraded, func(r admin.Reason) bool { return r.Name == schedulerSubject }) {
 		t.Errorf("degraded %v", s.Degraded)
+	}
+	if p := u.summary(f, "").Plugin; p == nil || p.Fallbacks == 0 {
+		t.Errorf("summary %+v: want what the built-in answered", p)
 	}
 	t.Logf("%d calls, %d refused, %d ends, %d starts", s.Plugin.Calls, s.Plugin.Refused, s.Plugin.Ends, s.Plugin.Starts)
 }
@@ -244,7 +270,7 @@ func TestRequiredPluginIsRefused(t *testing.T) {
 	if f.Code != runner.ExitDone {
 		t.Fatalf("finish %+v", f)
 	}
-	if s := u.Status(); s.Plugin != nil || len(s.Degraded) != 1 || !strings.Contains(s.Degraded[0].Detail, "the built-in decides alone") {
+	if s := u.Status(); s.Plugin == nil || s.Plugin.State != admin.PluginRefused || len(s.Degraded) != 1 || !strings.Contains(s.Degraded[0].Detail, "the built-in decides alone") {
 		t.Errorf("degraded %+v", s.Degraded)
 	}
 }

@@ -194,7 +194,7 @@ func (u *up) schedule(d *drive.Config, p planned) {
 	if u.plugin == nil {
 		return
 	}
-	d.Scheduler = &consulted{plugin: u.plugin, index: p.index, total: len(d.Plannable) * int(d.Draws), devices: u.devicesNow}
+	d.Scheduler = &consulted{plugin: u.plugin, answers: &u.answers, index: p.index, total: len(d.Plannable) * int(d.Draws), devices: u.devicesNow}
 	d.Core.AskScheduler = u.plugin.Can(scheduler.Assign)
 	d.Core.ArrangeAhead = max(1, d.Core.HorizonSteps/4)
 	d.Pool = u.config.Scheduler.Pool

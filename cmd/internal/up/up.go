@@ -90,6 +90,7 @@ type up struct {
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
 	held        []*flock.Lock  // cache entries that the run uses
 	teller      atomic.Pointer[teller]
+	answers     answers // of the plugin's answers
 
 	mu            sync.Mutex // guards below
 	loop          *drive.Loop
@@ -102,6 +103,7 @@ type up struct {
 	watch         *probe.Watch             // of the GPUs; nil on a CPU
 	plugin        *host.Plugin             // that decides; nil: the built-in does
 	pluginRelease func() error             // of its directory
+	refused       string                   // why there is no plugin though one was asked for
 	decisions     []admin.Decision         // the newest of each kind
 	at            map[runner.Worker]string // where newest lives run
 	unfit         map[string]string        // GPUs that are not used again, by UUID, and why

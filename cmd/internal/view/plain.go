@@ -83,7 +83,8 @@ func endLine(s admin.Status) string {
 	if s.Exit != nil {
 		line += fmt.Sprintf(" with exit %d", *s.Exit)
 	}
-	if s.ExitReason != "" {
+	refused := s.Exit != nil && (*s.Exit == runner.ExitUsage || *s.Exit == runner.ExitPreflight) // why is printed as the error
+	if s.ExitReason != "" && !refused {
 		line += ": " + oneLine(s.ExitReason, 0)
 	}
 	return line

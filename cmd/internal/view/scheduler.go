@@ -3,6 +3,8 @@ package view
 import (
 	"fmt"
 	"strings"
+
+	"github.com/dflash-runner/dflash-runner/runner/admin"
 )
 
 // scheduler draws the scheduling plugin: how it does, and who decided last.
@@ -16,10 +18,13 @@ func (m model) scheduler() string {
 	switch p.State {
 	case "running":
 		paint = m.style.good
-	case "quarantined":
+	case "quarantined", admin.PluginRefused:
 		paint = m.style.bad
 	}
-	parts := []string{p.Name + " " + p.Version, fmt.Sprintf("%d answers", p.Calls)}
+	parts := []string{strings.TrimSpace(p.Name + " " + p.Version), fmt.Sprintf("%d answers", p.Calls)}
+	if p.State == admin.PluginRefused {
+		parts[1] = "the built-in decides alone"
+	}
 	if p.Refused > 0 {
 		parts = append(parts, fmt.Sprintf("%d refused", p.Refused))
 	}

@@ -15,6 +15,9 @@ func Summary(s admin.Summary) string {
 	row := func(name, format string, a ...any) {
 		fmt.Fprintf(&b, "  %-12s %s\n", name, fmt.Sprintf(format, a...))
 	}
+	if (s.Exit == runner.ExitUsage || s.Exit == runner.ExitPreflight) && s.Steps == 0 { // why is printed as the error
+		return fmt.Sprintf("run %s ended with exit %d, before any step\n", s.Name, s.Exit)
+	}
 	fmt.Fprintf(&b, "run %s ended with exit %d: %s\n", s.Name, s.Exit, oneLine(s.ExitReason, 0))
 	row("trained", "%s steps, %s rows, %s samples, %s tokens", count(s.Steps), count(s.Rows), count(s.Samples), count(s.Tokens))
 	if s.LossFirst != nil && s.LossLast != nil {
@@ -40,6 +43,10 @@ func Summary(s admin.Summary) string {
 	}
 	if s.Skipped > 0 {
 		row("skipped", "%s samples", count(s.Skipped))
+	}
+	if p := s.Plugin; p != nil && p.State != admin.PluginRefused { // else it is among what is degraded
+		row("scheduler", "%s %s: %s answers, %s refused, %s by the built-in; %s of %s samples elsewhere than the built-in has them", p.Name, p.Version,
+			count(p.Answers), count(p.Refused), count(p.Fallbacks), count(p.Moved), count(p.Samples))
 	}
 	for _, r := range s.Degraded {
 		row("degraded", "%s: %s", r.Name, oneLine(r.Detail, 0))

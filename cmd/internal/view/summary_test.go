@@ -15,6 +15,7 @@ func TestSummary(t *testing.T) {
 		AcceptanceBefore: f(1), AcceptanceAfter: f(5.5), AcceptanceNonlooping: f(5.08), LoopingShare: f(0.62), PromptsNonlooping: 9, Prompts: 24,
 		Lossless: &yes, PlainTokensPerS: f(149.9), DecodeTokensPerS: f(396.1), Speedup: f(2.64), TargetTop1: f(0.56), TokensPerS: f(6500),
 		ImageStall: admin.Stall{Commits: 3, Seconds: 1.5, LongestS: 0.25, Share: f(0.012)},
+		Plugin:     &admin.SummaryPlugin{Name: "by-loss", Version: "0.1.0", Answers: 8, Refused: 1, Fallbacks: 2, Samples: 64, Moved: 60},
 		Export:     "runs/cpu-tiny/export", ExitReason: "done"}
 	want := `run cpu-tiny ended with exit 0: done
   trained      400 steps, 3,200 rows, 3,200 samples, 460,800 tokens
@@ -25,10 +26,15 @@ func TestSummary(t *testing.T) {
   target       held-out top-1 accuracy 0.560
   speed        6500 tokens/s in training
   images       kept commits waiting 1.2 % of the time, 250 ms at the longest
+  scheduler    by-loss 0.1.0: 8 answers, 1 refused, 2 by the built-in; 60 of 64 samples elsewhere than the built-in has them
   export       runs/cpu-tiny/export
 `
 	if got := Summary(full); got != want {
 		t.Errorf("want\n%s\ngot\n%s", want, got)
+	}
+	refused := admin.Summary{Name: "x", Exit: 3, ExitReason: "a long reason"}
+	if got := Summary(refused); got != "run x ended with exit 3, before any step\n" {
+		t.Errorf("got %q", got)
 	}
 	no := false
 	full.Lossless = &no

@@ -18,6 +18,8 @@ type Result struct {
 	Name   string `json:"name"`
 	Status string `json:"status"` // ok, failed or skipped
 	Detail string `json:"detail"`
+	// Refused is why the plugin could not be started or configured; nil for all else.
+	Refused error `json:"-"`
 }
 
 // The statuses of a result.
@@ -44,14 +46,14 @@ func Check(ctx context.Context, e host.Entry, o host.Options) []Result {
 	k := &kit{}
 	d, err := host.Describe(ctx, e, o)
 	if !k.add("describe", err, "%s %s, API versions %v, can %v", d.Name, d.Version, d.APIVersions, d.Capabilities) {
-		return k.results
+		return k.refused(err)
 	}
 	k.add("documents its configuration", documented(d), "%d keys", len(d.Config))
 	k.add("refuses an unknown key", refusesUnknown(ctx, e, o), "")
 	o.Strikes = 1 << 30 // every failure is to be seen
 	k.plugin, err = host.Start(ctx, e, o)
 	if !k.add("configure", err, "") {
-		return k.results
+		return k.refused(err)
 	}
 	for _, c := range []struct {
 		of    scheduler.Capability
@@ -66,7 +68,7 @@ func Check(ctx context.Context, e host.Entry, o host.Options) []Result {
 	} {
 		for i, name := range c.names {
 			if !slices.Contains(d.Capabilities, c.of) {
-				k.results = append(k.results, Result{name, Skipped, "the built-in does that"})
+				k.results = append(k.results, Result{Name: name, Status: Skipped, Detail: "the built-in does that"})
 				continue
 			}
 			detail, err := c.run[i](ctx)
@@ -93,7 +95,7 @@ func Passed(all []Result) bool {
 
 // add notes a result, and says whether it is good.
 func (k *kit) add(name string, err error, format string, a ...any) bool {
-	r := Result{name, OK, fmt.Sprintf(format, a...)}
+	r := Result{Name: name, Status: OK, Detail: fmt.Sprintf(format, a...)}
 	if err != nil {
 		r.Status, r.Detail = Failed, err.Error()
 		if hint := runner.HintOf(err); hint != "" {
@@ -102,6 +104,12 @@ func (k *kit) add(name string, err error, format string, a ...any) bool {
 	}
 	k.results = append(k.results, r)
 	return err == nil
+}
+
+// refused gives the results with why nothing more was looked at.
+func (k *kit) refused(err error) []Result {
+	k.results[len(k.results)-1].Refused = err
+	return k.results
 }
 
 func documented(d host.Description) error {

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	schedulerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/scheduler/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
 )
@@ -26,12 +27,12 @@ type stream struct {
 
 // arrange asks on the stream of its kind; by a call where the plugin has no
 // streams, or a question stands there: then neither waits for the other.
-func (p *process) arrange(ctx context.Context, q *schedulerv1.ArrangeRequest, opt grpc.CallOption) (*schedulerv1.ArrangeReply, error) {
+func (p *process) arrange(ctx context.Context, q scheduler.ArrangeRequest, opt grpc.CallOption) (*schedulerv1.ArrangeReply, error) {
 	if !p.info.GetAsk() || !p.arranging.mu.TryLock() {
-		return p.ask.Arrange(ctx, q, opt)
+		return p.ask.Arrange(ctx, arrangeMessage(q), opt)
 	}
 	defer p.arranging.mu.Unlock()
-	a, err := p.arranging.asked(ctx, p.ask, &schedulerv1.Question{Question: &schedulerv1.Question_Arrange{Arrange: q}})
+	a, err := p.arranging.asked(ctx, p.ask, arrangeQuestion(q))
 	return a.GetArrange(), err
 }
 

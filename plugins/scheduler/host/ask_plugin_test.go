@@ -93,7 +93,7 @@ func (t *talker) Ask(stream schedulerv1.Scheduler_AskServer) error {
 			t.once.Do(func() { close(t.other) })
 		} else {
 			x := q.GetArrange()
-			a.Answer = &schedulerv1.Answer_Arrange{Arrange: &schedulerv1.ArrangeReply{Samples: x.GetPool().GetSample()[:x.GetCount()]}}
+			a.Answer = &schedulerv1.Answer_Arrange{Arrange: &schedulerv1.ArrangeReply{Samples: firstOf(x)}}
 			if t.which == "ends" {
 				return nil
 			}
@@ -107,6 +107,14 @@ func (t *talker) Ask(stream schedulerv1.Scheduler_AskServer) error {
 	}
 }
 
+// firstOf gives the first samples of a question's columns, which are numbers of a byte.
+func firstOf(q *schedulerv1.ArrangeRequest) (out []uint32) {
+	for _, s := range q.GetColumns().GetSample()[:q.GetCount()] {
+		out = append(out, uint32(s))
+	}
+	return out
+}
+
 // spoil does to an arrangement what the plugin's name says.
 func (t *talker) spoil(stream schedulerv1.Scheduler_AskServer, ms uint32, a *schedulerv1.Answer) error {
 	switch t.which {
@@ -118,6 +126,10 @@ func (t *talker) spoil(stream schedulerv1.Scheduler_AskServer, ms uint32, a *sch
 		a.Answer = &schedulerv1.Answer_Assign{Assign: &schedulerv1.AssignReply{}}
 	case "nothing":
 		a.Answer = nil
+	case "torn":
+		a.GetArrange().Samples, a.GetArrange().Packed = nil, []byte{10, 0, 0, 0, 11, 0, 0}
+	case "both forms":
+		a.GetArrange().Packed = []byte{10, 0, 0, 0}
 	case "refuses":
 		a.Answer = &schedulerv1.Answer_Refusal{Refusal: &schedulerv1.Refusal{Kind: "exhausted", Message: "no samples", Hint: "wait"}}
 	case "fails":

@@ -84,6 +84,8 @@ func TestStreamsRules(t *testing.T) {
 		"unasked":        {"got one to 1, which is not asked", runner.Invalid, 2},
 		"another kind":   {"want a reply of the question's kind or a refusal, got an assignment", runner.Invalid, 2},
 		"nothing":        {"want a reply of the question's kind or a refusal, got nothing", runner.Invalid, 2},
+		"torn":           {"packed samples: want 4 bytes for each, got 7 bytes", runner.Invalid, 1}, // the stream keeps its rules
+		"both forms":     {"want samples or packed ones, got 3 and 4 bytes", runner.Invalid, 1},
 		"ends":           {"it ended the stream of questions", runner.Unavailable, 2},
 		"fails":          {`"a broken stream"`, runner.Unavailable, 2},
 		"refuses":        {`"no samples"`, runner.Exhausted, 1}, // that is its right

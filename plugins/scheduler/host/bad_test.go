@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,12 +24,13 @@ func TestRefusedAtStart(t *testing.T) {
 		says   string
 		hinted bool
 	}{
-		{which: "none", says: `ended before its handshake; its last line: "usage: none`, hinted: true},
-		{which: "exits", says: `ended before its handshake; its last line: "no licence found"`, hinted: true},
+		{which: "none", says: `ended before its handshake, with exit code 0; its last line: "usage: none`, hinted: true},
+		{which: "exits", says: `ended before its handshake, with exit code 3; its last line: "no licence found"`, hinted: true},
 		{which: "silent", spoil: func(_ *testing.T, _ *Entry, o *Options) { o.Start = 300 * time.Millisecond }, says: "no handshake within 300ms", hinted: true},
 		{which: "old-version", says: "protocol version: want 1, got 7", hinted: true},
 		{which: "evil-address", says: "want a socket in the plugin's directory"},
 		{which: "hang-info", spoil: func(_ *testing.T, _ *Entry, o *Options) { o.Call = 300 * time.Millisecond }, says: "info: no answer within 300ms"},
+		{which: "ends-in-info", says: "it ended unasked, with exit code 6"},
 		{which: "misnamed", says: `info: name: want good, got "Not A Name"`},
 		{which: "painted", says: `info: version: want one line of at most 80 bytes, got 6: "1\x1b[31m"`},
 		{which: "refuses", says: "depth 4 does not go with mode a", hinted: true},
@@ -43,7 +45,10 @@ func TestRefusedAtStart(t *testing.T) {
 			}
 		}, says: "changed between its check and its start"},
 		{which: "no program", spoil: func(t *testing.T, e *Entry, _ *Options) { *e = file(t, "text", "hello\n", 0o600) }, says: "start plugin", hinted: true},
-		{which: "anybody's file", spoil: func(t *testing.T, e *Entry, _ *Options) { *e = file(t, "text", "hello\n", 0o666) }, says: "only its owner may change", hinted: true},
+		{which: "anybody's file", spoil: func(t *testing.T, e *Entry, _ *Options) { *e = file(t, "text", "hello\n", 0o666) }, says: "want what only its owner may change, got ", hinted: true},
+		{which: "a script of its own", spoil: func(t *testing.T, e *Entry, _ *Options) {
+			*e = file(t, "script", "#!/usr/bin/env ruby\nputs 1\n", 0o700)
+		}, says: `got a script that begins with "#!/usr/bin/env ruby"`, hinted: true},
 		{which: "a directory", spoil: func(t *testing.T, e *Entry, _ *Options) { e.Program.Path = t.TempDir() }, says: "want a regular file"},
 		{which: "a long directory", spoil: func(t *testing.T, _ *Entry, o *Options) {
 			o.Directory = filepath.Join(o.Directory, strings.Repeat("d", 80))
@@ -76,6 +81,14 @@ func TestRefusedAtStart(t *testing.T) {
 	}
 }
 
+// TestDescribeTellsADeath: as a start does.
+func TestDescribeTellsADeath(t *testing.T) {
+	o := options(t)
+	if _, err := Describe(t.Context(), entry(t, "ends-in-info"), o); err == nil || !strings.Contains(err.Error(), "it ended unasked, with exit code 6") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // file is an entry of a file made for the test.
 func file(t *testing.T, name, text string, mode os.FileMode) Entry {
 	t.Helper()
@@ -92,7 +105,7 @@ func file(t *testing.T, name, text string, mode os.FileMode) Entry {
 
 // TestAnybodysDirectory: who may write a directory may put another file there.
 func TestAnybodysDirectory(t *testing.T) {
-	e := file(t, "plugin", "#!/bin/sh\n", 0o700)
+	e := file(t, "plugin", "hello\n", 0o700)
 	if err := Verify(e); err != nil {
 		t.Fatal(err)
 	}
@@ -174,25 +187,39 @@ func TestStrikesQuarantine(t *testing.T) {
 	}
 }
 
-// TestDeathIsQuarantine: a plugin that dies under a question.
+// TestDeathIsQuarantine: a plugin that dies is absent, and how it died is told,
+// also where a strike ended it first.
 func TestDeathIsQuarantine(t *testing.T) {
-	gone := make(chan State, 64)
-	o := options(t)
-	o.Changed = func(s State) { gone <- s }
-	p := started(t, "dies", o)
-	if _, err := p.Arrange(t.Context(), ask()); err == nil {
-		t.Fatal("got an answer of a dead plugin")
-	}
-	for s := range gone {
-		if s.State == Quarantined {
-			if !strings.Contains(s.Last, "ended by itself") && !strings.Contains(s.Last, "arrange") {
-				t.Errorf("got %+v", s)
+	for name, c := range map[string]struct {
+		strikes int
+		die     func(*Plugin)
+		says    string
+	}{
+		"under a question": {3, func(p *Plugin) { _, _ = p.Arrange(t.Context(), ask()) }, "it ended unasked, with exit code 4"},
+		"at a strike":      {1, func(p *Plugin) { _, _ = p.Arrange(t.Context(), ask()) }, "it ended unasked, with exit code 4"},
+		"by a signal":      {3, func(p *Plugin) { _ = syscall.Kill(p.State().Pid, syscall.SIGKILL) }, "it ended unasked, by SIGKILL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gone := make(chan State, 64)
+			o := options(t)
+			o.Strikes, o.Changed = c.strikes, func(s State) { gone <- s }
+			p := started(t, "dies", o)
+			c.die(p)
+			said, until := "", time.After(time.Minute)
+			for !strings.Contains(said, c.says) {
+				select {
+				case s := <-gone:
+					if s.State == Quarantined {
+						said = s.Last
+					}
+				case <-until:
+					t.Fatalf("got %q", said)
+				}
 			}
-			break
-		}
-	}
-	if _, err := p.Arrange(t.Context(), ask()); !errors.Is(err, ErrAbsent) {
-		t.Errorf("got %v", err)
+			if _, err := p.Arrange(t.Context(), ask()); !errors.Is(err, ErrAbsent) {
+				t.Errorf("got %v", err)
+			}
+		})
 	}
 }
 

@@ -32,12 +32,11 @@ func question[A any](ctx context.Context, p *Plugin, c scheduler.Capability, ask
 // Arrange asks for the next samples of an epoch.
 func (p *Plugin) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.Sample, error) {
 	return question(ctx, p, scheduler.Arrange, func(ctx context.Context, r *process, opt grpc.CallOption) ([]runner.Sample, error) {
-		reply, err := r.arrange(ctx, arrangeMessage(q), opt)
-		out := make([]runner.Sample, len(reply.GetSamples()))
-		for i, s := range reply.GetSamples() {
-			out[i] = runner.Sample(s)
+		reply, err := r.arrange(ctx, q, opt)
+		if err != nil {
+			return nil, err
 		}
-		return out, err
+		return samplesOf(reply)
 	}, func(out []runner.Sample) error { return JudgeArrange(q, out) })
 }
 

@@ -38,7 +38,10 @@ type Key struct {
 // Describe starts a plugin, asks who it is and how it is configured, and ends it.
 func Describe(ctx context.Context, e Entry, o Options) (d Description, err error) {
 	p := &process{entry: e, output: &lines{}}
-	defer func() { err = errors.Join(err, p.stop()) }()
+	defer func() {
+		ending := p.stop()
+		err = errors.Join(p.died(err), ending)
+	}()
 	if err := p.open(ctx, o, 1); err != nil {
 		return d, err
 	}

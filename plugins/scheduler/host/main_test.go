@@ -63,6 +63,8 @@ func (g good) Info() scheduler.Info {
 	switch g.which {
 	case "hang-info":
 		select {}
+	case "ends-in-info":
+		os.Exit(6)
 	case "floods":
 		chunk := bytes.Repeat([]byte("a line of a log that nobody reads\n"), 1<<15)
 		for range 64 { // 70 MB

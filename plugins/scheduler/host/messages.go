@@ -8,6 +8,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 )
 
+// arrangeMessage is a question with its pool as lists, for a call.
 func arrangeMessage(q scheduler.ArrangeRequest) *schedulerv1.ArrangeRequest {
 	n := len(q.Pool)
 	all := make([]uint32, 5*n) // one piece of memory for the five lists
@@ -17,7 +18,20 @@ func arrangeMessage(q scheduler.ArrangeRequest) *schedulerv1.ArrangeRequest {
 		c := &q.Pool[i]
 		p.Sample[i], p.Tokens[i], p.Supervised[i], p.Anchors[i], p.Source[i] = uint32(c.Sample), c.Tokens, c.Supervised, c.Anchors, uint32(c.Source)
 	}
-	m := &schedulerv1.ArrangeRequest{Epoch: q.Epoch, Count: uint32(q.Count), Left: uint64(q.Left), Total: uint64(q.Total), Pool: p}
+	m := withoutPool(q)
+	m.Pool = p
+	return m
+}
+
+// arrangeQuestion is a question with its pool as columns, for a stream.
+func arrangeQuestion(q scheduler.ArrangeRequest) *schedulerv1.Question {
+	m := withoutPool(q)
+	m.Columns = columnsOf(q.Pool)
+	return &schedulerv1.Question{Question: &schedulerv1.Question_Arrange{Arrange: m}}
+}
+
+func withoutPool(q scheduler.ArrangeRequest) *schedulerv1.ArrangeRequest {
+	m := &schedulerv1.ArrangeRequest{Epoch: q.Epoch, Count: uint32(q.Count), Left: uint64(q.Left), Total: uint64(q.Total)}
 	for _, s := range q.Sources {
 		m.Sources = append(m.Sources, &schedulerv1.Source{Name: s.Name, Loss: s.Loss})
 	}

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,10 +70,10 @@ func (p *Plugin) enter(running *process) bool {
 	return true
 }
 
-// watch notes that a process ended by itself.
+// watch notes that a process ended by itself, and how.
 func (p *Plugin) watch(running *process) {
 	<-running.hosted.Exited()
-	p.end(running, "it ended by itself"+running.lastWords())
+	p.end(running, "it ended unasked, "+running.hosted.Fate()+running.lastWords())
 }
 
 // end takes a process out of use, ends it, and begins a quarantine. Only the
@@ -110,12 +111,21 @@ func (p *Plugin) closeQueue() {
 	}
 }
 
-// bury ends a process; that it would not end is told in the state.
+// bury ends a process; that it would not end, or had ended by itself before it
+// was to, is told in the state.
 func (p *Plugin) bury(running *process) {
-	if err := running.stop(); err != nil {
-		p.mu.Lock()
+	err := running.stop()
+	p.mu.Lock()
+	before := p.state.Last
+	if how := running.fell(); how != "" && !strings.Contains(before, how) {
+		p.state.Last += "; it ended unasked, " + how
+	}
+	if err != nil {
 		p.state.Last += "; " + err.Error()
-		p.mu.Unlock()
+	}
+	more := p.state.Last != before
+	p.mu.Unlock()
+	if more {
 		p.changed()
 	}
 }

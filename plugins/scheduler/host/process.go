@@ -80,16 +80,25 @@ func launch(ctx context.Context, e Entry, o Options, start int) (_ *process, err
 // died adds to an error that a process ended by itself, where it did: then its
 // last line says more than a broken connection. After stop.
 func (p *process) died(err error) error {
-	if p.hosted == nil || runner.KindOf(err) != runner.Unavailable {
+	if err == nil || p.hosted == nil || runner.KindOf(err) != runner.Unavailable {
 		return err
 	}
 	if _, _, _, ok := p.hosted.Greeted(); !ok {
 		return err // it is said already
 	}
-	if code, _, ours := p.hosted.Ended(); !ours && code > 0 {
-		return runner.Errorf(runner.Invalid, "%w: it ended with exit code %d%s", err, code, p.lastWords())
+	if how := p.fell(); how != "" {
+		return runner.Errorf(runner.Invalid, "%w: it ended unasked, %s%s", err, how, p.lastWords())
 	}
 	return err
+}
+
+// fell says how a process ended that was not asked to; empty where it was, or
+// ended well. After stop.
+func (p *process) fell() string {
+	if code, signal, ours := p.hosted.Ended(); ours || code <= 0 && signal == 0 {
+		return ""
+	}
+	return p.hosted.Fate()
 }
 
 // open makes the plugin's directory, and starts its checked files from there.
@@ -223,7 +232,7 @@ func (p *process) refused(err error, after, limit time.Duration) error {
 	select {
 	case <-p.hosted.Exited():
 		if after < limit { // else go-plugin ended it
-			return runner.Errorf(runner.Invalid, "start plugin: it ended before its handshake%s", p.lastWords()).WithHint(hint)
+			return runner.Errorf(runner.Invalid, "start plugin: it ended before its handshake, %s%s", p.hosted.Fate(), p.lastWords()).WithHint(hint)
 		}
 	default:
 	}

@@ -90,14 +90,14 @@ func TestPythonRefusedAtStart(t *testing.T) {
 		says   string
 		hinted bool
 	}{
-		{which: "no-plugin", says: `ended before its handshake; its last line: "usage: none`, hinted: true},
-		{which: "fails", says: `ended before its handshake; its last line: "RuntimeError: no licence found"`, hinted: true},
+		{which: "no-plugin", says: `ended before its handshake, with exit code 0; its last line: "usage: none`, hinted: true},
+		{which: "fails", says: `ended before its handshake, with exit code 1; its last line: "RuntimeError: no licence found"`, hinted: true},
 		{which: "hang-info", spoil: func(_ *testing.T, _ *Entry, o *Options) { o.Call = 300 * time.Millisecond }, says: "info: no answer within 300ms"},
 		{which: "misnamed", says: `info: name: want good, got "Not A Name"`},
 		{which: "wordless", says: "info: want an Info with two texts, got 'good'"},
 		{which: "bad-default", says: "schema key depth: default 'x' (str) is no int"},
 		{which: "refuses", says: "depth 4 does not go with mode a", hinted: true},
-		{which: "exits-in-configure", says: `it ended with exit code 1; its last line: "no licence found"`},
+		{which: "exits-in-configure", says: `it ended unasked, with exit code 1; its last line: "no licence found"`},
 		{which: "shows-another", says: "certificate: want the one that the host made for it, got another", hinted: true},
 		{which: "no interpreter", spoil: func(_ *testing.T, _ *Entry, o *Options) { o.Python = "" }, says: "want an interpreter", hinted: true},
 		{which: "another interpreter", spoil: func(_ *testing.T, e *Entry, _ *Options) { e.Interpreter.SHA256 = strings.Repeat("0", 64) }, says: "want sha256 0000", hinted: true},

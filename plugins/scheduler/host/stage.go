@@ -1,15 +1,20 @@
 package host
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 )
+
+// maxShebang bounds what is read of a script's first line, in bytes.
+const maxShebang = 256
 
 // maxFile bounds one file that runs, in bytes.
 const maxFile = 1 << 30
@@ -55,7 +60,30 @@ func Verify(e Entry) error {
 			return mismatch(f, got)
 		}
 	}
-	return nil
+	return e.runsItself(e.Program.Path)
+}
+
+// runsItself refuses a script that names its interpreter in its own first line:
+// the kernel would start a program that no sum covers. path is the program, or
+// its checked copy.
+func (e Entry) runsItself(path string) error {
+	if e.Script() || e.Interpreter.Path != "" {
+		return nil
+	}
+	in, err := os.Open(path)
+	if err != nil {
+		return runner.Errorf(runner.NotFound, "check plugin file: %w", err)
+	}
+	defer in.Close()
+	line, err := bufio.NewReader(io.LimitReader(in, maxShebang)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return runner.Errorf(runner.Unavailable, "check plugin file %s: %w", e.Program.Path, err)
+	}
+	if !strings.HasPrefix(line, "#!") {
+		return nil
+	}
+	return runner.Errorf(runner.Invalid, "check plugin file %s: want a program, or a script whose interpreter is pinned too, got a script that begins with %.80q", e.Program.Path, strings.TrimSpace(line)).
+		WithHint("name the interpreter in the plugin's `interpreter` and `interpreter_sha256`; a Python script's name ends in .py, and it may go without")
 }
 
 func (e Entry) all() []File {
@@ -94,6 +122,9 @@ func stage(e Entry, dir string) (staged, error) {
 			return s, err
 		}
 		s.files = append(s.files, File{at, f.SHA256})
+	}
+	if err := e.runsItself(s.files[0].Path); err != nil {
+		return s, err
 	}
 	if e.Script() {
 		files, err := stageSDK(dir)

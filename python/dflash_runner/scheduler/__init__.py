@@ -33,10 +33,10 @@ Printing is harmless: it goes to the plugin's log, as standard error and traceba
 
 from dflash_runner.scheduler.errors import Error, Kind
 from dflash_runner.scheduler.plugin import API_VERSION, Capability, Info, Scheduler, capabilities
+from dflash_runner.scheduler.pool import Candidate, Pool
 from dflash_runner.scheduler.requests import (
     ArrangeRequest,
     AssignRequest,
-    Candidate,
     Deadline,
     Decision,
     Device,
@@ -45,7 +45,6 @@ from dflash_runner.scheduler.requests import (
     Link,
     Need,
     PlaceRequest,
-    Pool,
     Source,
     Verdict,
     Worker,

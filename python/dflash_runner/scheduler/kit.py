@@ -12,6 +12,7 @@ import msgspec
 
 from dflash_runner.scheduler import judging, words
 from dflash_runner.scheduler.plugin import API_VERSION, Capability, Scheduler, capabilities
+from dflash_runner.scheduler.pool import numbers, pack
 from dflash_runner.scheduler.requests import Deadline, Verdict
 from dflash_runner.scheduler.service import Service
 from dflash_runner.scheduler.v1 import scheduler_pb2 as pb
@@ -155,10 +156,18 @@ class Kit:
             count=min(count, len(left)),
             left=len(left),
             total=total,
-            pool=pb.Pool(sample=sample, tokens=tokens, supervised=supervised, anchors=anchors, source=source),
+            columns=pb.Columns(
+                places=len(left),
+                sample=pack(sample),
+                tokens=pack(tokens),
+                supervised=pack(supervised),
+                anchors=pack(anchors),
+                source=pack(source),
+            ),
             sources=[pb.Source(name="a", loss=2.5), pb.Source(name="b")],
         )
-        answer = list(self._in_time(self._service.arrange, message).samples)
+        packed = self._in_time(self._service.arrange, message).packed
+        answer = numbers(len(packed) // 4, packed)
         if wrong := judging.arrange(words.arrange_request(message, self._soon()), answer):
             raise Found(where + wrong)
         return answer

@@ -1,15 +1,13 @@
-"""What a plugin is asked and what it answers: frozen values, none of which refers to the host.
-
-Shapes: P places of the pool.
-"""
+"""What a plugin is asked and what it answers: frozen values, none of which refers to the host."""
 
 from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
+
+from dflash_runner.scheduler.pool import Pool
 
 
 def _always() -> bool:
@@ -53,62 +51,6 @@ class Source:
 
     name: str
     loss: float | None  # mean of late, in nats a token; None: not trained on yet, or not known
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
-    """A sample that may come next."""
-
-    sample: int
-    tokens: int
-    supervised: int  # tokens with a label
-    anchors: int  # places a block may start from
-    source: int  # index into the request's sources
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pool(Sequence[Candidate]):
-    """The samples that may come next, in the built-in's order: as columns of P, and as candidates.
-
-    Columns are fast, and read like lists; candidates are made when they are looked at. A sample that is
-    drawn several times in an epoch stands here as often.
-    """
-
-    sample_P: Sequence[int]
-    tokens_P: Sequence[int]
-    supervised_P: Sequence[int]  # tokens with a label
-    anchors_P: Sequence[int]  # places a block may start from
-    source_P: Sequence[int]  # indices into the request's sources
-
-    @staticmethod
-    def of(candidates: Sequence[Candidate]) -> Pool:
-        """A pool of candidates; for tests of plugins."""
-        return Pool(
-            sample_P=[c.sample for c in candidates],
-            tokens_P=[c.tokens for c in candidates],
-            supervised_P=[c.supervised for c in candidates],
-            anchors_P=[c.anchors for c in candidates],
-            source_P=[c.source for c in candidates],
-        )
-
-    def __len__(self) -> int:
-        return len(self.sample_P)
-
-    def __getitem__(self, place):
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
-        return Candidate(
-            sample=self.sample_P[place],
-            tokens=self.tokens_P[place],
-            supervised=self.supervised_P[place],
-            anchors=self.anchors_P[place],
-            source=self.source_P[place],
-        )
-
-    def __iter__(self) -> Iterator[Candidate]:
-        columns = (self.sample_P, self.tokens_P, self.supervised_P, self.anchors_P, self.source_P)
-        for s, t, u, a, o in zip(*columns, strict=True):
-            yield Candidate(sample=s, tokens=t, supervised=u, anchors=a, source=o)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,4 +166,4 @@ class Event:
 
 def first(request: ArrangeRequest) -> list[int]:
     """The first samples of the pool, as the built-in would: `min(count, P)` of them."""
-    return list(islice(request.pool.sample_P, request.count))
+    return request.pool.first(request.count)

@@ -57,7 +57,8 @@ class Service:
 
     def arrange(self, message: Any, deadline: Deadline) -> Any:
         """The next samples of an epoch."""
-        return words.arrange_reply(self._scheduler.arrange(words.arrange_request(message, deadline)))
+        samples = self._scheduler.arrange(words.arrange_request(message, deadline))
+        return words.arrange_reply(samples, packed=message.HasField("columns"))
 
     def assign(self, message: Any, deadline: Deadline) -> Any:
         """The target of a row."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from dflash_runner.scheduler.errors import Error, Kind
 from dflash_runner.scheduler.plugin import Capability
+from dflash_runner.scheduler.pool import Pool, pack
 from dflash_runner.scheduler.requests import (
     ArrangeRequest,
     AssignRequest,
@@ -18,7 +19,6 @@ from dflash_runner.scheduler.requests import (
     Link,
     Need,
     PlaceRequest,
-    Pool,
     Source,
     Verdict,
     Worker,
@@ -53,15 +53,14 @@ def arrange_request(message: Any, deadline: Deadline) -> ArrangeRequest:
     Raises:
         Error: INVALID, the pool's lists are of unequal lengths, or a source is none.
     """
-    p = message.pool
-    sizes = [len(column) for column in (p.sample, p.tokens, p.supervised, p.anchors, p.source)]
-    if len(set(sizes)) > 1:
-        raise Error(
-            Kind.INVALID, f"arrange: want {sizes[0]} entries in every list of the pool, got {sizes[1:]}"
-        )
     sources = tuple(Source(name=s.name, loss=s.loss if s.HasField("loss") else None) for s in message.sources)
-    if p.source and max(p.source) >= len(sources):
-        got = max(p.source)
+    if not message.HasField("columns"):
+        pool = _pool_of_lists(message.pool)
+    elif not message.HasField("pool"):
+        pool = _pool_of_columns(message.columns)
+    else:
+        raise Error(Kind.INVALID, "arrange: want a pool or columns, got both")
+    if (got := pool.stranger(len(sources))) is not None:
         raise Error(
             Kind.INVALID, f"arrange: source of the pool: want one of {len(sources)} sources, got {got}"
         )
@@ -70,20 +69,49 @@ def arrange_request(message: Any, deadline: Deadline) -> ArrangeRequest:
         count=message.count,
         left=message.left,
         total=message.total,
-        pool=Pool(  # the message's own lists: a copy of a large pool takes longer than all else
-            sample_P=p.sample,
-            tokens_P=p.tokens,
-            supervised_P=p.supervised,
-            anchors_P=p.anchors,
-            source_P=p.source,
-        ),
+        pool=pool,
         sources=sources,
         deadline=deadline,
     )
 
 
-def arrange_reply(samples: Any) -> Any:
+def _pool_of_lists(p: Any) -> Pool:
+    """A pool of the message's own lists: a copy of a large one takes longer than all else."""
+    sizes = [len(column) for column in (p.sample, p.tokens, p.supervised, p.anchors, p.source)]
+    if len(set(sizes)) > 1:
+        raise Error(
+            Kind.INVALID, f"arrange: want {sizes[0]} entries in every list of the pool, got {sizes[1:]}"
+        )
+    return Pool(
+        sample_P=p.sample,
+        tokens_P=p.tokens,
+        supervised_P=p.supervised,
+        anchors_P=p.anchors,
+        source_P=p.source,
+    )
+
+
+def _pool_of_columns(c: Any) -> Pool:
+    """A pool of what a stream brings."""
+    columns = {
+        "sample": c.sample,
+        "tokens": c.tokens,
+        "supervised": c.supervised,
+        "anchors": c.anchors,
+        "source": c.source,
+    }
+    try:
+        return Pool.unpacked(c.places, columns)
+    except ValueError as e:
+        raise Error(Kind.INVALID, f"arrange: columns: {e}") from e
+
+
+def arrange_reply(samples: Any, *, packed: bool = False) -> Any:
     """An order as it travels.
+
+    Args:
+        samples: what the plugin gave.
+        packed: whether the question had columns.
 
     Raises:
         Error: INTERNAL, it is no list of samples' numbers.
@@ -92,8 +120,8 @@ def arrange_reply(samples: Any) -> Any:
         raise _wrong("arrange", "a list of samples", samples)
     samples = list(samples)
     try:
-        return pb.ArrangeReply(samples=samples)
-    except (TypeError, ValueError):
+        return pb.ArrangeReply(packed=pack(samples)) if packed else pb.ArrangeReply(samples=samples)
+    except (TypeError, ValueError, OverflowError):
         for place, sample in enumerate(samples):
             if not isinstance(sample, int) or not 0 <= sample < 1 << 32:
                 raise _wrong(f"arrange: place {place}", "a sample's number", sample) from None

@@ -1207,6 +1207,7 @@ type ArrangeRequest struct {
 	Total         uint64                 `protobuf:"varint,4,opt,name=total,proto3" json:"total,omitempty"`    // of the epoch
 	Pool          *Pool                  `protobuf:"bytes,5,opt,name=pool,proto3" json:"pool,omitempty"`       // what may be given: all that is left, or the first of it in the built-in's order
 	Sources       []*Source              `protobuf:"bytes,6,rep,name=sources,proto3" json:"sources,omitempty"` // that pool.source counts into
+	Columns       *Columns               `protobuf:"bytes,7,opt,name=columns,proto3" json:"columns,omitempty"` // in place of pool, in a question of Ask
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1279,6 +1280,13 @@ func (x *ArrangeRequest) GetPool() *Pool {
 func (x *ArrangeRequest) GetSources() []*Source {
 	if x != nil {
 		return x.Sources
+	}
+	return nil
+}
+
+func (x *ArrangeRequest) GetColumns() *Columns {
+	if x != nil {
+		return x.Columns
 	}
 	return nil
 }
@@ -1361,6 +1369,94 @@ func (x *Pool) GetSource() []uint32 {
 	return nil
 }
 
+// Columns is a pool as memory holds it, as a list of numbers of varying length
+// takes longer to write and to read than all else of a question. Every list is
+// whole numbers of one width without a sign, of 1, 2 or 4 bytes, the lowest byte
+// first: its length in bytes, through the places, is the width.
+type Columns struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Places        uint32                 `protobuf:"varint,1,opt,name=places,proto3" json:"places,omitempty"` // of every list
+	Sample        []byte                 `protobuf:"bytes,2,opt,name=sample,proto3" json:"sample,omitempty"`
+	Tokens        []byte                 `protobuf:"bytes,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Supervised    []byte                 `protobuf:"bytes,4,opt,name=supervised,proto3" json:"supervised,omitempty"`
+	Anchors       []byte                 `protobuf:"bytes,5,opt,name=anchors,proto3" json:"anchors,omitempty"`
+	Source        []byte                 `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Columns) Reset() {
+	*x = Columns{}
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Columns) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Columns) ProtoMessage() {}
+
+func (x *Columns) ProtoReflect() protoreflect.Message {
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Columns.ProtoReflect.Descriptor instead.
+func (*Columns) Descriptor() ([]byte, []int) {
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Columns) GetPlaces() uint32 {
+	if x != nil {
+		return x.Places
+	}
+	return 0
+}
+
+func (x *Columns) GetSample() []byte {
+	if x != nil {
+		return x.Sample
+	}
+	return nil
+}
+
+func (x *Columns) GetTokens() []byte {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *Columns) GetSupervised() []byte {
+	if x != nil {
+		return x.Supervised
+	}
+	return nil
+}
+
+func (x *Columns) GetAnchors() []byte {
+	if x != nil {
+		return x.Anchors
+	}
+	return nil
+}
+
+func (x *Columns) GetSource() []byte {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
 type Source struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1371,7 +1467,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[18]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1479,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[18]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1492,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{18}
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Source) GetName() string {
@@ -1416,13 +1512,14 @@ func (x *Source) GetLoss() float64 {
 type ArrangeReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Samples       []uint32               `protobuf:"varint,1,rep,packed,name=samples,proto3" json:"samples,omitempty"` // count of them, each from the pool, none more often than it stands there
+	Packed        []byte                 `protobuf:"bytes,2,opt,name=packed,proto3" json:"packed,omitempty"`           // in place of samples, where the question had columns: 4 bytes each, the lowest first
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ArrangeReply) Reset() {
 	*x = ArrangeReply{}
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[19]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1531,7 @@ func (x *ArrangeReply) String() string {
 func (*ArrangeReply) ProtoMessage() {}
 
 func (x *ArrangeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[19]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,12 +1544,19 @@ func (x *ArrangeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArrangeReply.ProtoReflect.Descriptor instead.
 func (*ArrangeReply) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{19}
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ArrangeReply) GetSamples() []uint32 {
 	if x != nil {
 		return x.Samples
+	}
+	return nil
+}
+
+func (x *ArrangeReply) GetPacked() []byte {
+	if x != nil {
+		return x.Packed
 	}
 	return nil
 }
@@ -1469,7 +1573,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[20]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +1585,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[20]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +1598,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{20}
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AssignRequest) GetRow() uint64 {
@@ -1534,7 +1638,7 @@ type AssignReply struct {
 
 func (x *AssignReply) Reset() {
 	*x = AssignReply{}
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[21]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1650,7 @@ func (x *AssignReply) String() string {
 func (*AssignReply) ProtoMessage() {}
 
 func (x *AssignReply) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[21]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1663,7 @@ func (x *AssignReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignReply.ProtoReflect.Descriptor instead.
 func (*AssignReply) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{21}
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AssignReply) GetTarget() *Worker {
@@ -1584,7 +1688,7 @@ type OnFailureRequest struct {
 
 func (x *OnFailureRequest) Reset() {
 	*x = OnFailureRequest{}
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[22]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1700,7 @@ func (x *OnFailureRequest) String() string {
 func (*OnFailureRequest) ProtoMessage() {}
 
 func (x *OnFailureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[22]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1713,7 @@ func (x *OnFailureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OnFailureRequest.ProtoReflect.Descriptor instead.
 func (*OnFailureRequest) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{22}
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *OnFailureRequest) GetWorker() *Worker {
@@ -1672,7 +1776,7 @@ type OnFailureReply struct {
 
 func (x *OnFailureReply) Reset() {
 	*x = OnFailureReply{}
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[23]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1788,7 @@ func (x *OnFailureReply) String() string {
 func (*OnFailureReply) ProtoMessage() {}
 
 func (x *OnFailureReply) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[23]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1801,7 @@ func (x *OnFailureReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OnFailureReply.ProtoReflect.Descriptor instead.
 func (*OnFailureReply) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{23}
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *OnFailureReply) GetDecision() Decision {
@@ -1737,7 +1841,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[24]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +1853,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[24]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +1866,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{24}
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Event) GetNumber() uint64 {
@@ -1829,7 +1933,7 @@ type ObserveReply struct {
 
 func (x *ObserveReply) Reset() {
 	*x = ObserveReply{}
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[25]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +1945,7 @@ func (x *ObserveReply) String() string {
 func (*ObserveReply) ProtoMessage() {}
 
 func (x *ObserveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[25]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +1958,7 @@ func (x *ObserveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObserveReply.ProtoReflect.Descriptor instead.
 func (*ObserveReply) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{25}
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{26}
 }
 
 // Question is one question of a stream.
@@ -1873,7 +1977,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[26]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +1989,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[26]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +2002,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{26}
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Question) GetNumber() uint32 {
@@ -1972,7 +2076,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[27]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2088,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[27]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2101,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{27}
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Answer) GetNumber() uint32 {
@@ -2075,7 +2179,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[28]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2087,7 +2191,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[28]
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2100,7 +2204,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{28}
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Refusal) GetKind() string {
@@ -2199,14 +2303,15 @@ const file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"placements\"_\n" +
 	"\tPlacement\x12:\n" +
 	"\x06worker\x18\x01 \x01(\v2\".dflash_runner.scheduler.v1.WorkerR\x06worker\x12\x16\n" +
-	"\x06device\x18\x02 \x01(\tR\x06device\"\xda\x01\n" +
+	"\x06device\x18\x02 \x01(\tR\x06device\"\x99\x02\n" +
 	"\x0eArrangeRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\rR\x05count\x12\x12\n" +
 	"\x04left\x18\x03 \x01(\x04R\x04left\x12\x14\n" +
 	"\x05total\x18\x04 \x01(\x04R\x05total\x124\n" +
 	"\x04pool\x18\x05 \x01(\v2 .dflash_runner.scheduler.v1.PoolR\x04pool\x12<\n" +
-	"\asources\x18\x06 \x03(\v2\".dflash_runner.scheduler.v1.SourceR\asources\"\x88\x01\n" +
+	"\asources\x18\x06 \x03(\v2\".dflash_runner.scheduler.v1.SourceR\asources\x12=\n" +
+	"\acolumns\x18\a \x01(\v2#.dflash_runner.scheduler.v1.ColumnsR\acolumns\"\x88\x01\n" +
 	"\x04Pool\x12\x16\n" +
 	"\x06sample\x18\x01 \x03(\rR\x06sample\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\rR\x06tokens\x12\x1e\n" +
@@ -2214,13 +2319,23 @@ const file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"supervised\x18\x03 \x03(\rR\n" +
 	"supervised\x12\x18\n" +
 	"\aanchors\x18\x04 \x03(\rR\aanchors\x12\x16\n" +
-	"\x06source\x18\x05 \x03(\rR\x06source\">\n" +
+	"\x06source\x18\x05 \x03(\rR\x06source\"\xa3\x01\n" +
+	"\aColumns\x12\x16\n" +
+	"\x06places\x18\x01 \x01(\rR\x06places\x12\x16\n" +
+	"\x06sample\x18\x02 \x01(\fR\x06sample\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\fR\x06tokens\x12\x1e\n" +
+	"\n" +
+	"supervised\x18\x04 \x01(\fR\n" +
+	"supervised\x12\x18\n" +
+	"\aanchors\x18\x05 \x01(\fR\aanchors\x12\x16\n" +
+	"\x06source\x18\x06 \x01(\fR\x06source\">\n" +
 	"\x06Source\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\x04loss\x18\x02 \x01(\x01H\x00R\x04loss\x88\x01\x01B\a\n" +
-	"\x05_loss\"(\n" +
+	"\x05_loss\"@\n" +
 	"\fArrangeReply\x12\x18\n" +
-	"\asamples\x18\x01 \x03(\rR\asamples\"\x89\x01\n" +
+	"\asamples\x18\x01 \x03(\rR\asamples\x12\x16\n" +
+	"\x06packed\x18\x02 \x01(\fR\x06packed\"\x89\x01\n" +
 	"\rAssignRequest\x12\x10\n" +
 	"\x03row\x18\x01 \x01(\x04R\x03row\x12\x16\n" +
 	"\x06bucket\x18\x02 \x01(\rR\x06bucket\x12\x16\n" +
@@ -2314,7 +2429,7 @@ func file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP() []byte {
 }
 
 var file_dflash_runner_scheduler_v1_scheduler_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_dflash_runner_scheduler_v1_scheduler_proto_goTypes = []any{
 	(Capability)(0),             // 0: dflash_runner.scheduler.v1.Capability
 	(Type)(0),                   // 1: dflash_runner.scheduler.v1.Type
@@ -2337,17 +2452,18 @@ var file_dflash_runner_scheduler_v1_scheduler_proto_goTypes = []any{
 	(*Placement)(nil),           // 18: dflash_runner.scheduler.v1.Placement
 	(*ArrangeRequest)(nil),      // 19: dflash_runner.scheduler.v1.ArrangeRequest
 	(*Pool)(nil),                // 20: dflash_runner.scheduler.v1.Pool
-	(*Source)(nil),              // 21: dflash_runner.scheduler.v1.Source
-	(*ArrangeReply)(nil),        // 22: dflash_runner.scheduler.v1.ArrangeReply
-	(*AssignRequest)(nil),       // 23: dflash_runner.scheduler.v1.AssignRequest
-	(*AssignReply)(nil),         // 24: dflash_runner.scheduler.v1.AssignReply
-	(*OnFailureRequest)(nil),    // 25: dflash_runner.scheduler.v1.OnFailureRequest
-	(*OnFailureReply)(nil),      // 26: dflash_runner.scheduler.v1.OnFailureReply
-	(*Event)(nil),               // 27: dflash_runner.scheduler.v1.Event
-	(*ObserveReply)(nil),        // 28: dflash_runner.scheduler.v1.ObserveReply
-	(*Question)(nil),            // 29: dflash_runner.scheduler.v1.Question
-	(*Answer)(nil),              // 30: dflash_runner.scheduler.v1.Answer
-	(*Refusal)(nil),             // 31: dflash_runner.scheduler.v1.Refusal
+	(*Columns)(nil),             // 21: dflash_runner.scheduler.v1.Columns
+	(*Source)(nil),              // 22: dflash_runner.scheduler.v1.Source
+	(*ArrangeReply)(nil),        // 23: dflash_runner.scheduler.v1.ArrangeReply
+	(*AssignRequest)(nil),       // 24: dflash_runner.scheduler.v1.AssignRequest
+	(*AssignReply)(nil),         // 25: dflash_runner.scheduler.v1.AssignReply
+	(*OnFailureRequest)(nil),    // 26: dflash_runner.scheduler.v1.OnFailureRequest
+	(*OnFailureReply)(nil),      // 27: dflash_runner.scheduler.v1.OnFailureReply
+	(*Event)(nil),               // 28: dflash_runner.scheduler.v1.Event
+	(*ObserveReply)(nil),        // 29: dflash_runner.scheduler.v1.ObserveReply
+	(*Question)(nil),            // 30: dflash_runner.scheduler.v1.Question
+	(*Answer)(nil),              // 31: dflash_runner.scheduler.v1.Answer
+	(*Refusal)(nil),             // 32: dflash_runner.scheduler.v1.Refusal
 }
 var file_dflash_runner_scheduler_v1_scheduler_proto_depIdxs = []int32{
 	0,  // 0: dflash_runner.scheduler.v1.InfoReply.capabilities:type_name -> dflash_runner.scheduler.v1.Capability
@@ -2362,41 +2478,42 @@ var file_dflash_runner_scheduler_v1_scheduler_proto_depIdxs = []int32{
 	18, // 9: dflash_runner.scheduler.v1.PlaceReply.placements:type_name -> dflash_runner.scheduler.v1.Placement
 	12, // 10: dflash_runner.scheduler.v1.Placement.worker:type_name -> dflash_runner.scheduler.v1.Worker
 	20, // 11: dflash_runner.scheduler.v1.ArrangeRequest.pool:type_name -> dflash_runner.scheduler.v1.Pool
-	21, // 12: dflash_runner.scheduler.v1.ArrangeRequest.sources:type_name -> dflash_runner.scheduler.v1.Source
-	12, // 13: dflash_runner.scheduler.v1.AssignRequest.free:type_name -> dflash_runner.scheduler.v1.Worker
-	12, // 14: dflash_runner.scheduler.v1.AssignReply.target:type_name -> dflash_runner.scheduler.v1.Worker
-	12, // 15: dflash_runner.scheduler.v1.OnFailureRequest.worker:type_name -> dflash_runner.scheduler.v1.Worker
-	14, // 16: dflash_runner.scheduler.v1.OnFailureRequest.devices:type_name -> dflash_runner.scheduler.v1.Device
-	2,  // 17: dflash_runner.scheduler.v1.OnFailureReply.decision:type_name -> dflash_runner.scheduler.v1.Decision
-	12, // 18: dflash_runner.scheduler.v1.Event.worker:type_name -> dflash_runner.scheduler.v1.Worker
-	19, // 19: dflash_runner.scheduler.v1.Question.arrange:type_name -> dflash_runner.scheduler.v1.ArrangeRequest
-	23, // 20: dflash_runner.scheduler.v1.Question.assign:type_name -> dflash_runner.scheduler.v1.AssignRequest
-	22, // 21: dflash_runner.scheduler.v1.Answer.arrange:type_name -> dflash_runner.scheduler.v1.ArrangeReply
-	24, // 22: dflash_runner.scheduler.v1.Answer.assign:type_name -> dflash_runner.scheduler.v1.AssignReply
-	31, // 23: dflash_runner.scheduler.v1.Answer.refusal:type_name -> dflash_runner.scheduler.v1.Refusal
-	3,  // 24: dflash_runner.scheduler.v1.Scheduler.Info:input_type -> dflash_runner.scheduler.v1.InfoRequest
-	5,  // 25: dflash_runner.scheduler.v1.Scheduler.ConfigSchema:input_type -> dflash_runner.scheduler.v1.ConfigSchemaRequest
-	10, // 26: dflash_runner.scheduler.v1.Scheduler.Configure:input_type -> dflash_runner.scheduler.v1.ConfigureRequest
-	13, // 27: dflash_runner.scheduler.v1.Scheduler.Place:input_type -> dflash_runner.scheduler.v1.PlaceRequest
-	19, // 28: dflash_runner.scheduler.v1.Scheduler.Arrange:input_type -> dflash_runner.scheduler.v1.ArrangeRequest
-	23, // 29: dflash_runner.scheduler.v1.Scheduler.Assign:input_type -> dflash_runner.scheduler.v1.AssignRequest
-	25, // 30: dflash_runner.scheduler.v1.Scheduler.OnFailure:input_type -> dflash_runner.scheduler.v1.OnFailureRequest
-	27, // 31: dflash_runner.scheduler.v1.Scheduler.Observe:input_type -> dflash_runner.scheduler.v1.Event
-	29, // 32: dflash_runner.scheduler.v1.Scheduler.Ask:input_type -> dflash_runner.scheduler.v1.Question
-	4,  // 33: dflash_runner.scheduler.v1.Scheduler.Info:output_type -> dflash_runner.scheduler.v1.InfoReply
-	6,  // 34: dflash_runner.scheduler.v1.Scheduler.ConfigSchema:output_type -> dflash_runner.scheduler.v1.ConfigSchemaReply
-	11, // 35: dflash_runner.scheduler.v1.Scheduler.Configure:output_type -> dflash_runner.scheduler.v1.ConfigureReply
-	17, // 36: dflash_runner.scheduler.v1.Scheduler.Place:output_type -> dflash_runner.scheduler.v1.PlaceReply
-	22, // 37: dflash_runner.scheduler.v1.Scheduler.Arrange:output_type -> dflash_runner.scheduler.v1.ArrangeReply
-	24, // 38: dflash_runner.scheduler.v1.Scheduler.Assign:output_type -> dflash_runner.scheduler.v1.AssignReply
-	26, // 39: dflash_runner.scheduler.v1.Scheduler.OnFailure:output_type -> dflash_runner.scheduler.v1.OnFailureReply
-	28, // 40: dflash_runner.scheduler.v1.Scheduler.Observe:output_type -> dflash_runner.scheduler.v1.ObserveReply
-	30, // 41: dflash_runner.scheduler.v1.Scheduler.Ask:output_type -> dflash_runner.scheduler.v1.Answer
-	33, // [33:42] is the sub-list for method output_type
-	24, // [24:33] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	22, // 12: dflash_runner.scheduler.v1.ArrangeRequest.sources:type_name -> dflash_runner.scheduler.v1.Source
+	21, // 13: dflash_runner.scheduler.v1.ArrangeRequest.columns:type_name -> dflash_runner.scheduler.v1.Columns
+	12, // 14: dflash_runner.scheduler.v1.AssignRequest.free:type_name -> dflash_runner.scheduler.v1.Worker
+	12, // 15: dflash_runner.scheduler.v1.AssignReply.target:type_name -> dflash_runner.scheduler.v1.Worker
+	12, // 16: dflash_runner.scheduler.v1.OnFailureRequest.worker:type_name -> dflash_runner.scheduler.v1.Worker
+	14, // 17: dflash_runner.scheduler.v1.OnFailureRequest.devices:type_name -> dflash_runner.scheduler.v1.Device
+	2,  // 18: dflash_runner.scheduler.v1.OnFailureReply.decision:type_name -> dflash_runner.scheduler.v1.Decision
+	12, // 19: dflash_runner.scheduler.v1.Event.worker:type_name -> dflash_runner.scheduler.v1.Worker
+	19, // 20: dflash_runner.scheduler.v1.Question.arrange:type_name -> dflash_runner.scheduler.v1.ArrangeRequest
+	24, // 21: dflash_runner.scheduler.v1.Question.assign:type_name -> dflash_runner.scheduler.v1.AssignRequest
+	23, // 22: dflash_runner.scheduler.v1.Answer.arrange:type_name -> dflash_runner.scheduler.v1.ArrangeReply
+	25, // 23: dflash_runner.scheduler.v1.Answer.assign:type_name -> dflash_runner.scheduler.v1.AssignReply
+	32, // 24: dflash_runner.scheduler.v1.Answer.refusal:type_name -> dflash_runner.scheduler.v1.Refusal
+	3,  // 25: dflash_runner.scheduler.v1.Scheduler.Info:input_type -> dflash_runner.scheduler.v1.InfoRequest
+	5,  // 26: dflash_runner.scheduler.v1.Scheduler.ConfigSchema:input_type -> dflash_runner.scheduler.v1.ConfigSchemaRequest
+	10, // 27: dflash_runner.scheduler.v1.Scheduler.Configure:input_type -> dflash_runner.scheduler.v1.ConfigureRequest
+	13, // 28: dflash_runner.scheduler.v1.Scheduler.Place:input_type -> dflash_runner.scheduler.v1.PlaceRequest
+	19, // 29: dflash_runner.scheduler.v1.Scheduler.Arrange:input_type -> dflash_runner.scheduler.v1.ArrangeRequest
+	24, // 30: dflash_runner.scheduler.v1.Scheduler.Assign:input_type -> dflash_runner.scheduler.v1.AssignRequest
+	26, // 31: dflash_runner.scheduler.v1.Scheduler.OnFailure:input_type -> dflash_runner.scheduler.v1.OnFailureRequest
+	28, // 32: dflash_runner.scheduler.v1.Scheduler.Observe:input_type -> dflash_runner.scheduler.v1.Event
+	30, // 33: dflash_runner.scheduler.v1.Scheduler.Ask:input_type -> dflash_runner.scheduler.v1.Question
+	4,  // 34: dflash_runner.scheduler.v1.Scheduler.Info:output_type -> dflash_runner.scheduler.v1.InfoReply
+	6,  // 35: dflash_runner.scheduler.v1.Scheduler.ConfigSchema:output_type -> dflash_runner.scheduler.v1.ConfigSchemaReply
+	11, // 36: dflash_runner.scheduler.v1.Scheduler.Configure:output_type -> dflash_runner.scheduler.v1.ConfigureReply
+	17, // 37: dflash_runner.scheduler.v1.Scheduler.Place:output_type -> dflash_runner.scheduler.v1.PlaceReply
+	23, // 38: dflash_runner.scheduler.v1.Scheduler.Arrange:output_type -> dflash_runner.scheduler.v1.ArrangeReply
+	25, // 39: dflash_runner.scheduler.v1.Scheduler.Assign:output_type -> dflash_runner.scheduler.v1.AssignReply
+	27, // 40: dflash_runner.scheduler.v1.Scheduler.OnFailure:output_type -> dflash_runner.scheduler.v1.OnFailureReply
+	29, // 41: dflash_runner.scheduler.v1.Scheduler.Observe:output_type -> dflash_runner.scheduler.v1.ObserveReply
+	31, // 42: dflash_runner.scheduler.v1.Scheduler.Ask:output_type -> dflash_runner.scheduler.v1.Answer
+	34, // [34:43] is the sub-list for method output_type
+	25, // [25:34] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_dflash_runner_scheduler_v1_scheduler_proto_init() }
@@ -2413,12 +2530,12 @@ func file_dflash_runner_scheduler_v1_scheduler_proto_init() {
 		(*Value_Texts)(nil),
 	}
 	file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[13].OneofWrappers = []any{}
-	file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[18].OneofWrappers = []any{}
-	file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[26].OneofWrappers = []any{
+	file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[19].OneofWrappers = []any{}
+	file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[27].OneofWrappers = []any{
 		(*Question_Arrange)(nil),
 		(*Question_Assign)(nil),
 	}
-	file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[27].OneofWrappers = []any{
+	file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[28].OneofWrappers = []any{
 		(*Answer_Arrange)(nil),
 		(*Answer_Assign)(nil),
 		(*Answer_Refusal)(nil),
@@ -2429,7 +2546,7 @@ func file_dflash_runner_scheduler_v1_scheduler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc), len(file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -59,7 +59,8 @@ type SchedulerClient interface {
 	Observe(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[Event, ObserveReply], error)
 	// Ask is another way to ask Arrange and Assign, where Info offers it: questions on
 	// a stream, each after the answer to the one before. It costs half of a call.
-	// A host has a stream for each of the two, and ends one whose answer is late.
+	// A host has a stream for each of the two, and ends one whose answer is late. An
+	// arrangement is asked with columns there, and answered packed.
 	Ask(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Question, Answer], error)
 }
 
@@ -191,7 +192,8 @@ type SchedulerServer interface {
 	Observe(grpc.ClientStreamingServer[Event, ObserveReply]) error
 	// Ask is another way to ask Arrange and Assign, where Info offers it: questions on
 	// a stream, each after the answer to the one before. It costs half of a call.
-	// A host has a stream for each of the two, and ends one whose answer is late.
+	// A host has a stream for each of the two, and ends one whose answer is late. An
+	// arrangement is asked with columns there, and answered packed.
 	Ask(grpc.BidiStreamingServer[Question, Answer]) error
 	mustEmbedUnimplementedSchedulerServer()
 }

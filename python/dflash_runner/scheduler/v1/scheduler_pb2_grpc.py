@@ -147,7 +147,8 @@ class SchedulerServicer(object):
     def Ask(self, request_iterator, context):
         """Ask is another way to ask Arrange and Assign, where Info offers it: questions on
         a stream, each after the answer to the one before. It costs half of a call.
-        A host has a stream for each of the two, and ends one whose answer is late.
+        A host has a stream for each of the two, and ends one whose answer is late. An
+        arrangement is asked with columns there, and answered packed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
