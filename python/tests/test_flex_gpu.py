@@ -154,7 +154,9 @@ def struck(worker: Worker) -> Iterator[Worker]:
     yield worker
     gc.collect()
     torch.compiler.set_stance("fail_on_recompile")
-    for made in (worker.flex._compiled, *dataclasses.astuple(worker.trainer.operations)):  # noqa: SLF001
+    operations = worker.trainer.operations  # themselves: `astuple` would give copies
+    compiled = [getattr(operations, field.name) for field in dataclasses.fields(operations)]
+    for made in (worker.flex._compiled, *compiled):  # noqa: SLF001
         if isinstance(made, Compiled):
             made._refused = ""  # noqa: SLF001
     worker.trainer.attention = worker.flex
