@@ -99,9 +99,10 @@ func (c *Core) stopRequested(in StopRequested) {
 	}
 }
 
-// endedAtOnce says what a quick end on request has cost. Without a checkpoint to
-// go on from, all work is lost, and it is no good stop.
-func (c *Core) endedAtOnce() {
+// unsaved says what a stop has cost whose last step is not on the disk: it was
+// ended at once, or no drafter lived to save. Without a checkpoint to go on from,
+// all work is lost, and it is no good stop.
+func (c *Core) unsaved(how string) {
 	if c.decided == 0 || c.onDisk(c.decided) {
 		return
 	}
@@ -113,10 +114,10 @@ func (c *Core) endedAtOnce() {
 	}
 	if newest.Step == 0 {
 		c.end.code = runner.ExitFailed
-		c.end.reason += fmt.Sprintf("; ended at once, before there was a checkpoint: the work of %d steps is lost", c.decided)
+		c.end.reason += fmt.Sprintf("; %s, before there was a checkpoint: the work of %d steps is lost", how, c.decided)
 		return
 	}
-	c.end.reason += fmt.Sprintf("; ended at once: what was trained after checkpoint %s, to step %d, will be trained again", newest.Name, c.decided)
+	c.end.reason += fmt.Sprintf("; %s: what was trained after checkpoint %s, to step %d, will be trained again", how, newest.Name, c.decided)
 }
 
 // closing notices the natural end of a run, and takes an ending one to its
@@ -220,9 +221,12 @@ func (c *Core) retire() (acted bool) {
 
 // last writes the end record, waits until it is durable, and finishes.
 func (c *Core) last() bool {
-	if c.end.asked {
+	switch {
+	case c.end.asked:
 		c.end.asked = false
-		c.endedAtOnce()
+		c.unsaved("ended at once")
+	case c.end.code == runner.ExitStopped && c.end.record == 0 && c.publish.failed != c.decided:
+		c.unsaved("no drafter was left to save")
 	}
 	if c.publish.failed == c.decided && c.decided > 0 && !c.onDisk(c.decided) && (c.end.code == runner.ExitStopped || c.end.code == runner.ExitDone) {
 		c.end.code, c.end.reason = runner.ExitFailed, fmt.Sprintf("%s; but the checkpoint of step %d failed", c.end.reason, c.decided)

@@ -105,6 +105,43 @@ func TestGracefulStop(t *testing.T) {
 	}
 }
 
+// A stop whose last drafter dies before it has saved says what that cost, and is
+// no good stop where there is nothing to go on from.
+func TestStopThatNobodyLivesToSave(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		checkpoint runner.Step
+		decided    runner.Step
+		code       int
+		lost       string
+	}{
+		{"before there is a checkpoint", 0, 1, runner.ExitFailed, "; no drafter was left to save, before there was a checkpoint: the work of 1 steps is lost"},
+		{"after one", 2, 3, runner.ExitStopped, "; no drafter was left to save: what was trained after checkpoint " + nameOf(2) + ", to step 3, will be trained again"},
+		{"of the step itself", 2, 2, runner.ExitStopped, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := setup{targets: 1, drafters: 2, micros: 2, steps: 6, slots: 2, checkpoint: c.checkpoint, budget: 9}
+			training := func(step runner.Step) func(*world) bool {
+				return func(w *world) bool {
+					return w.core.decided == step && holding(1, lastTrain)(w)
+				}
+			}
+			x := stage(t, s, training(min(c.decided, 2)))
+			if c.checkpoint > 0 {
+				x.settle(1, lastTrain) // the checkpoint, above all
+			}
+			x.until(training(c.decided))
+			x.give(StopRequested{Reason: "a signal"})
+			for i := 1; i <= 2; i++ {
+				x.dies(i, runner.Failure{Cause: runner.CauseSignal, Message: "killed"})
+			}
+			if f := x.over(); f.Code != c.code || f.Reason != "a signal"+c.lost {
+				t.Errorf("finished with %+v, want code %d and %q", f, c.code, c.lost)
+			}
+		})
+	}
+}
+
 // A graceful stop that takes too long turns quick.
 func TestAGracefulStopHasADeadline(t *testing.T) {
 	s := setup{targets: 1, drafters: 2, micros: 1, steps: 4, slots: 2, budget: 9}
