@@ -99,9 +99,9 @@ func (c *Core) stopRequested(in StopRequested) {
 	}
 }
 
-// unsaved says what a stop has cost whose last step is not on the disk: it was
-// ended at once, or no drafter lived to save. Without a checkpoint to go on from,
-// all work is lost, and it is no good stop.
+// unsaved says what a stop has cost whose last step is not on the disk, and how
+// that came. Without a checkpoint to go on from, all work is lost, and it is no
+// good stop.
 func (c *Core) unsaved(how string) {
 	if c.decided == 0 || c.onDisk(c.decided) {
 		return
@@ -225,7 +225,10 @@ func (c *Core) last() bool {
 	case c.end.asked:
 		c.end.asked = false
 		c.unsaved("ended at once")
-	case c.end.code == runner.ExitStopped && c.end.record == 0 && c.publish.failed != c.decided:
+	case c.end.code != runner.ExitStopped || c.end.record != 0 || c.publish.failed == c.decided:
+	case c.noImage == c.decided:
+		c.unsaved("no image of the last step could be made")
+	default:
 		c.unsaved("no drafter was left to save")
 	}
 	if c.publish.failed == c.decided && c.decided > 0 && !c.onDisk(c.decided) && (c.end.code == runner.ExitStopped || c.end.code == runner.ExitDone) {

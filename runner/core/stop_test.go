@@ -142,6 +142,20 @@ func TestStopThatNobodyLivesToSave(t *testing.T) {
 	}
 }
 
+// A stop that finds no memory for an image of its last step says so: drafters
+// lived.
+func TestStopWithoutMemoryForAnImage(t *testing.T) {
+	s := setup{targets: 1, drafters: 2, micros: 2, steps: 6, slots: 2, imageEvery: 1, budget: 9}
+	x := stage(t, s, func(*world) bool { return true })
+	x.noMemory = true
+	x.until(func(w *world) bool { return w.core.noImage == 2 })
+	x.give(StopRequested{Reason: "a signal"})
+	want := "a signal; no image of the last step could be made, before there was a checkpoint: the work of 2 steps is lost"
+	if f := x.over(); f.Code != runner.ExitFailed || f.Reason != want || x.core.decided != 2 {
+		t.Errorf("finished with %+v after step %d, want %q", f, x.core.decided, want)
+	}
+}
+
 // A graceful stop that takes too long turns quick.
 func TestAGracefulStopHasADeadline(t *testing.T) {
 	s := setup{targets: 1, drafters: 2, micros: 1, steps: 4, slots: 2, budget: 9}

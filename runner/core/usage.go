@@ -19,7 +19,7 @@ const (
 	evaluating              // a drafter
 	voting                  // its share of the step is trained: figures, and the other ranks, are waited for
 	joining                 // a communicator is made, left or loaded for
-	waiting                 // all is there but the turn: another worker computes on its device
+	waiting                 // all is there but the turn: another worker computes on its device, or a row is let be (paced)
 	noRow                   // a drafter's next row has not come
 	noSlot                  // a target's slots are all in use
 	nothing                 // there is nothing to do yet
