@@ -56,7 +56,7 @@ func Lines(last, next admin.Status) (lines []string) {
 		}
 	}
 	if next.State.Over() && next.State != last.State {
-		lines = append(lines, endLine(next))
+		lines = append(lines, ownEndLine(next))
 	}
 	return lines
 }
@@ -78,16 +78,24 @@ func stateLine(last, next admin.Status) string {
 	return fmt.Sprintf("run %s: %s", next.Name, next.State)
 }
 
+// endLine tells how the run ended.
 func endLine(s admin.Status) string {
 	line := fmt.Sprintf("run %s: %s", s.Name, s.State)
 	if s.Exit != nil {
 		line += fmt.Sprintf(" with exit %d", *s.Exit)
 	}
-	refused := s.Exit != nil && (*s.Exit == runner.ExitUsage || *s.Exit == runner.ExitPreflight) // why is printed as the error
-	if s.ExitReason != "" && !refused {
+	if s.ExitReason != "" {
 		line += ": " + oneLine(s.ExitReason, 0)
 	}
 	return line
+}
+
+// ownEndLine is endLine for whoever ran it, and is told of a refusal as an error.
+func ownEndLine(s admin.Status) string {
+	if s.Exit != nil && (*s.Exit == runner.ExitUsage || *s.Exit == runner.ExitPreflight) {
+		s.ExitReason = ""
+	}
+	return endLine(s)
 }
 
 // stageLines tells beginnings, ends and every twentieth part of a stage.

@@ -272,7 +272,7 @@ func (m model) troubles() (lines []string) {
 func (m model) foot() string {
 	switch {
 	case m.status.State.Over():
-		return endLine(m.status)
+		return ownEndLine(m.status)
 	case m.stops > 1:
 		return "ending now"
 	case m.stops == 1 || m.status.State == admin.Stopping:

@@ -89,3 +89,16 @@ func TestText(t *testing.T) {
 		t.Errorf("got\n%s", got)
 	}
 }
+
+// Why a run was refused is an error of whoever started it, and the status of all
+// others.
+func TestARefusedRunsStatusSaysWhy(t *testing.T) {
+	s, code := midway(), runner.ExitPreflight
+	s.State, s.Exit, s.ExitReason = admin.Ended, &code, "no such GPU"
+	if got := Text(s); !strings.HasSuffix(got, "run cpu-tiny: ended with exit 3: no such GPU\n") {
+		t.Errorf("got\n%s", got)
+	}
+	if got := ownEndLine(s); got != "run cpu-tiny: ended with exit 3" {
+		t.Errorf("its own end: got %q", got)
+	}
+}
