@@ -1,6 +1,6 @@
 """The drafter's compute: micro-steps, the sum, the vote's figures, the update.
 
-Everything here runs on the main thread. Warm-up and training call the same functions.
+Everything here but `Trainer.prepare` runs on the main thread. Warm-up and training call the same functions.
 
 Shapes: S tokens of the row, C = L*D captured width, N anchor places.
 """
@@ -133,13 +133,14 @@ class Trainer:
             device=self.device,
         )
         self._alone = configuration.world_size == 1
+        self._repeats = self._alone or settings.rows_per_step > configuration.world_size
         if recorder is None and configuration.flex.replay and self.device.type == "cuda":
             recorder = CudaRecorder(self.device)
         self._replays = self._replays_of(recorder)
 
     def _replays_of(self, recorder: Recorder | None) -> Replays | None:
-        """None where micro-steps are not replayed."""
-        if recorder is None or self.attention.counter is None:
+        """None where micro-steps are not replayed; so too where peers sum in each, a step's only one."""
+        if recorder is None or self.attention.counter is None or not self._repeats:
             return None
         compiled = (getattr(self.operations, field.name) for field in dataclasses.fields(self.operations))
         checks = [operation.check for operation in compiled if isinstance(operation, Compiled)]

@@ -157,6 +157,15 @@ def test_a_drafter_with_peers_goes_both_ways_in_warm_up(
     assert replaying.subject.held_bytes() == 7
 
 
+@pytest.mark.parametrize(("rows", "records"), [(2, False), (4, True)])
+def test_nothing_is_recorded_that_is_never_replayed(replaying: Replaying, rows: int, records: bool) -> None:
+    """With one row a rank and step peers sum in every backward, and a recording would only hold memory."""
+    training = dataclasses.replace(replaying.settings.training, rows_per_step=rows)
+    settings = dataclasses.replace(replaying.settings, world_size=2, training=training)
+    trainer = Trainer(settings, attention=replaying.flex, operations=PLAIN, recorder=Again())
+    assert trainer.records is records
+
+
 def test_a_refusal_ends_replays(replaying: Replaying) -> None:
     """The compiled attention refuses a thread: no later row is replayed, though nothing is called then."""
     (row,) = rows_of(replaying, count=1)

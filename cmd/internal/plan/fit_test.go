@@ -33,6 +33,27 @@ func gpusOf(gib ...uint64) Machine {
 	return m
 }
 
+// TestRecorded: memory for recordings is planned where they are replayed: with
+// peers that sum in the only row of a step's rank none is.
+func TestRecorded(t *testing.T) {
+	for _, c := range []struct {
+		drafters, rows int
+		replay         string
+		want           string
+	}{{1, 1, "true", "a row"}, {2, 2, "true", "nothing"}, {2, 4, "true", "both"}, {2, 4, "false", "nothing"}} {
+		conf := large(t, fmt.Sprint("workers.drafters=", c.drafters), "workers.targets=2", fmt.Sprint("training.rows_per_step=", c.rows), "drafter.flex.replay="+c.replay)
+		p, err := Make(conf, qwen(), gpusOf(140, 140))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := p.Workers[slices.IndexFunc(p.Workers, func(w Worker) bool { return w.Name.Role == runner.Drafter })].Memory
+		row := m.RowBuffers / 2
+		if want := map[string]uint64{"nothing": 0, "a row": row, "both": row + m.Activations}[c.want]; m.Recorded != want {
+			t.Errorf("%d drafters, %d rows a step, replay %s: want %d bytes recorded, got %d", c.drafters, c.rows, c.replay, want, m.Recorded)
+		}
+	}
+}
+
 func TestFit(t *testing.T) {
 	for name, c := range map[string]struct {
 		set     []string

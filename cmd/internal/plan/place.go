@@ -45,9 +45,10 @@ func (w work) place(p *Plan, m Machine) error {
 // memory is what a worker of each role takes on its device.
 func (w work) memory(target placement.Use) map[runner.Role]placement.Memory {
 	c := w.config
-	dense := c.Drafter.Attention == "sdpa"
+	dense, drafters := c.Drafter.Attention == "sdpa", int(c.Workers.Drafters)
+	repeats := drafters == 1 || c.Training.RowsPerStep > drafters // else peers sum in every backward, and none is recorded
 	drafter := placement.Use{Element: bytesOf(c.Training.ComputeDType), CUDA: w.cuda, Dense: dense,
-		Replay: w.cuda && !dense && c.Drafter.Flex.Replay == "true", Peers: c.Workers.Drafters != 1}
+		Replay: w.cuda && !dense && repeats && c.Drafter.Flex.Replay == "true", Peers: drafters != 1}
 	return map[runner.Role]placement.Memory{
 		runner.Target:  placement.TargetMemory(w.target, w.drafter, w.rows, target),
 		runner.Drafter: placement.DrafterMemory(w.drafter, w.rows, drafter),
