@@ -247,12 +247,15 @@ def test_weightless_places_add_nothing(cluster: Cluster) -> None:
 
 
 def test_damaged_and_reused_slots_are_noticed(cluster: Cluster) -> None:
-    """A flipped byte fails the checksum; a slot written again is stale; the drafter goes on."""
+    """A flipped byte fails the checksum; a slot written again is stale; pieces must fit the row, which is
+    prepared as it is pulled; the drafter goes on."""
     row = replace(ROWS[1], row=cluster.next_row)
     cluster.next_row += 1
     host = cluster.drafters[0]
     fields = {"row": row.row, "epoch": 0, "bucket": row.bucket, "pieces": list(row.pieces)}
     handle = cluster.produce(row)
+    greedy = {**fields, "pieces": [replaced(row.pieces[0], anchors=row.bucket), *row.pieces[1:]]}
+    refused(host.ask(Pull, **greedy, handle=handle), "invalid", "valid places")
     at = handle.tensors[0].offset + 12
     byte = os.pread(cluster.arena, 1, at)
     os.pwrite(cluster.arena, bytes([byte[0] ^ 1]), at)
