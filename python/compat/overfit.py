@@ -20,7 +20,7 @@ from dflash_runner.decode import plain
 from dflash_runner.frames import Piece
 from dflash_runner.frozen import FrozenTarget
 from dflash_runner.head import FrozenHead
-from dflash_runner.loss import Rows
+from dflash_runner.loss import Rows, blocks
 from dflash_runner.model import Drafter, DrafterConfig
 from dflash_runner.optim import AdamWConfig, Optimiser
 from dflash_runner.trainer import score
@@ -132,8 +132,9 @@ def overfit(texts: Texts, *, config: DrafterConfig, head: FrozenHead) -> tuple[D
     losses = []
     for step in range(STEPS):
         rows = rows_of(texts, step=step)
+        made = blocks(rows, block_size=BLOCK_SIZE, mask_token_id=config.mask_token_id, gamma=4.0)
         over = Dense(dtype=rows.hidden_BSC.dtype).over
-        terms = score(drafter, rows=rows, frozen=head, gamma=4.0, over=over)
+        terms = score(drafter, hidden_BSC=rows.hidden_BSC, blocks=made, frozen=head, over=over)
         optimiser.clear()
         terms.numerator_B.sum().backward()
         optimiser.weight.add_(terms.denominator_B.sum())
