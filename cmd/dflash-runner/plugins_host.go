@@ -84,13 +84,14 @@ func (c *cli) hosted(ctx context.Context, loaded *config.Config, e host.Entry, f
 	o := up.Hosting(loaded)
 	o.Directory = dir
 	giveBack, err := c.borrow(live, loaded, e, &o)
+	ending := func() error { return nil }
 	if err == nil {
-		err = errors.Join(f(live, o), giveBack())
+		err, ending = f(live, o), giveBack
 	}
 	if live.Err() != nil {
 		err = runner.Errorf(runner.Canceled, "ask plugin %s: interrupted", cmp.Or(e.Name, e.Program.Path))
 	}
-	return errors.Join(err, release())
+	return errors.Join(err, ending(), release())
 }
 
 // shownLines is how much of what a plugin printed is shown where it failed.

@@ -52,7 +52,7 @@ type Summary struct {
 	SupervisorCPUS      float64            `json:"supervisor_cpu_s"`
 	Figures             map[string]float64 `json:"figures,omitempty"`
 	Scheduler           string             `json:"scheduler"` // who decided: balanced, fixed or the plugin's name
-	Plugin              *SummaryPlugin     `json:"plugin"`    // null where none was asked for
+	Plugin              *SummaryPlugin     `json:"plugin"`    // null where none was asked for, or the run ended before it was started
 }
 
 // SummaryPlugin is what a scheduling plugin did, since this supervisor began.

@@ -26,6 +26,7 @@ func (u *up) place(ctx context.Context) {
 		u.answers.fallbacks.Add(1)
 		u.warn(schedulerSubject, fmt.Sprintf("plugin %s does not place: %v; workers are where the built-in puts them", name, err))
 	} else {
+		u.answers.used.Add(1)
 		by = name
 	}
 	u.decided(decidedPlace, by, u.placedAs())

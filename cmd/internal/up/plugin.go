@@ -196,9 +196,11 @@ func (a *consulted) OnFailure(ctx context.Context, asked core.Judge) (core.Verdi
 }
 
 // declined leaves to the built-in what the plugin did not answer: it was
-// counted there already, and is shown from there. What it never does is no such thing.
+// counted there already, and is shown from there. What it never does is no such
+// thing, nor is what was not waited for as the run ended.
 func (a *consulted) declined(of scheduler.Capability, err error) error {
 	if err == nil {
+		a.answers.used.Add(1)
 		return nil
 	}
 	if runner.KindOf(err) != runner.Canceled && a.plugin.Can(of) {

@@ -3,6 +3,7 @@ package up
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/core"
+	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
@@ -190,6 +192,20 @@ func TestToldOfAnOrder(t *testing.T) {
 	}
 	if a.samples.Load() != 4 || a.moved.Load() != 1 {
 		t.Errorf("want 1 of 4 moved, got %d of %d", a.moved.Load(), a.samples.Load())
+	}
+}
+
+// TestWhatIsGivenUpIsNoAnswer: nor does the built-in answer it.
+func TestWhatIsGivenUpIsNoAnswer(t *testing.T) {
+	a := consulted{answers: &answers{}}
+	if err := a.declined(scheduler.Arrange, nil); err != nil {
+		t.Error(err)
+	}
+	if err := a.declined(scheduler.Arrange, runner.Errorf(runner.Canceled, "the run ends")); !errors.Is(err, drive.ErrDeclined) {
+		t.Errorf("got %v", err)
+	}
+	if used, fallbacks := a.answers.used.Load(), a.answers.fallbacks.Load(); used != 1 || fallbacks != 0 {
+		t.Errorf("want one answer used and none given instead, got %d and %d", used, fallbacks)
 	}
 }
 

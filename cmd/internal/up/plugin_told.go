@@ -12,6 +12,7 @@ import (
 
 // answers counts what came of a plugin's answers, since this supervisor began.
 type answers struct {
+	used      atomic.Uint64 // that were right
 	fallbacks atomic.Uint64 // questions that the built-in answered in its place
 	samples   atomic.Uint64 // that it arranged
 	moved     atomic.Uint64 // of them, elsewhere than the built-in has them
@@ -110,6 +111,6 @@ func (u *up) pluginSummary() *admin.SummaryPlugin {
 	if p == nil {
 		return nil
 	}
-	return &admin.SummaryPlugin{Name: p.Name, Version: p.Version, SHA256: p.SHA256, State: p.State, Answers: p.Calls - p.Refused, Refused: p.Refused, Fallbacks: p.Fallbacks,
+	return &admin.SummaryPlugin{Name: p.Name, Version: p.Version, SHA256: p.SHA256, State: p.State, Answers: u.answers.used.Load(), Refused: p.Refused, Fallbacks: p.Fallbacks,
 		Ends: p.Ends, Samples: u.answers.samples.Load(), Moved: u.answers.moved.Load(), Last: p.Last}
 }
