@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,6 +127,7 @@ class Trainer:
             config=self.config,
             seed=configuration.seed,
             places=settings.anchors,
+            draws=settings.draws_per_row,
             gamma=settings.gamma,
             longest=settings.buckets[-1],
             dtype=self.dtype,
@@ -155,7 +156,14 @@ class Trainer:
         """Attention calls of one micro-step."""
         return self.config.layers
 
-    def prepare(self, tensors: Mapping[str, Tensor], *, epoch: int, pieces: Sequence[Piece]) -> Prepared:
+    @property
+    def draws(self) -> int:
+        """Draws of anchors from one row, each a micro-step's forward and backward."""
+        return self._settings.draws_per_row
+
+    def prepare(
+        self, tensors: Mapping[str, Tensor], *, epoch: int, pieces: Sequence[Piece], draw: int = 0
+    ) -> Prepared:
         """What a micro-step needs of a complete row, but for weights; on any thread, one at a time.
 
         Args:
@@ -163,12 +171,13 @@ class Trainer:
                 the micro-step is done.
             epoch: with the pieces, decides the anchors.
             pieces: of the row, in order.
+            draw: which of the row's, below `draws`.
 
         Raises:
             WorkerError: invalid, where pieces and loss mask do not fit.
         """
         tiles = self.attention.counter is not None  # compiled
-        return self._preparation.prepare(tensors, epoch=epoch, pieces=pieces, tiles=tiles)
+        return self._preparation.prepare(tensors, epoch=epoch, pieces=pieces, draw=draw, tiles=tiles)
 
     def micro_step(
         self,
@@ -178,13 +187,13 @@ class Trainer:
         poison: bool = False,
         communicator: Communicator | None = None,
     ) -> int:
-        """How many anchors the row had, its loss and gradient being added to the open step.
+        """How many anchors the row had in this draw, its loss and gradient being added to the open step.
 
         On a device everything is queued and nothing waited for: `settle` does that.
 
         Args:
             prepared: the row, as `prepare` gives it.
-            row: its number.
+            row: its number; the draws of a row follow each other.
             poison: make the loss not a number, on purpose.
             communicator: where this is the step's last one: what of the gradient is complete may be summed
                 while the rest is computed; `reduce` must follow.
@@ -291,11 +300,8 @@ class Trainer:
             self.optimiser.clip(norm, limit=self._settings.clip_norm)
         told = [figure for _, *own in self._losses for figure in own]
         *own, weight, norm_ = torch.stack([*told, self.optimiser.weight, norm]).tolist()
-        rows = tuple(
-            RowLoss(row=row, numerator=numerator, denominator=denominator)
-            for (row, *_), numerator, denominator in zip(self._losses, own[::2], own[1::2], strict=True)
-        )
-        return Figures(rows=rows, weight=weight, norm=norm_)
+        draws = zip((row for row, *_ in self._losses), own[::2], own[1::2], strict=True)
+        return Figures(rows=_rows(draws), weight=weight, norm=norm_)
 
     def apply(self, *, lr: float) -> None:
         """Apply the reduced gradient and close the step; on a device that is queued."""
@@ -359,6 +365,15 @@ class Trainer:
             pieces: of the device, where another thread than the main one asks.
         """
         return image.tensors_digest(self.optimiser.masters(), pieces=pieces)
+
+
+def _rows(draws: Iterable[tuple[int, float, float]]) -> tuple[RowLoss, ...]:
+    """The losses of rows from those of their draws, (row, numerator, denominator) each."""
+    summed: dict[int, tuple[float, float]] = {}
+    for row, numerator, denominator in draws:
+        before = summed.get(row, (0.0, 0.0))
+        summed[row] = before[0] + numerator, before[1] + denominator
+    return tuple(RowLoss(row=row, numerator=n, denominator=d) for row, (n, d) in summed.items())
 
 
 def score(
