@@ -21,6 +21,7 @@ from dflash_runner.attention import Attention, Dense, Over
 from dflash_runner.communicator import Communicator
 from dflash_runner.compiled import Compiled
 from dflash_runner.config import Configuration, DrafterSettings, TargetSettings
+from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frames import Piece
 from dflash_runner.model import Drafter, DrafterConfig
 from dflash_runner.operations import PLAIN, Operations
@@ -264,13 +265,20 @@ class Trainer:
             prepared: a row that went through `micro_step` before.
 
         Raises:
-            WorkerError: fatal, where a compiled function has refused a call.
-            Exception: of torch, where the device has no room for another row's activations.
+            WorkerError: fatal, where a compiled function has refused a call; exhausted, where the device has
+                no room for it.
         """
         if self._replays is None or self._losses:
             raise AssertionError("record micro-step: want a trainer that records, and no open step")
         prepared.wait()
-        self._replays.record(prepared, self._step)
+        try:
+            self._replays.record(prepared, self._step)
+        except torch.OutOfMemoryError as err:
+            raise WorkerError(
+                Kind.EXHAUSTED,
+                f"record micro-step of {len(prepared.hidden_SC)} tokens: {err}",
+                hint="fewer training.anchors, a shorter bucket, or drafter.flex.replay: false",
+            ) from err
 
     def _step(self, prepared: Prepared, first: bool) -> tuple[Tensor, Tensor]:
         """What is recorded: the same as `micro_step` does, with its gradients taken all at once."""
