@@ -40,7 +40,7 @@ class Held:
     epoch: int = 0
     pieces: tuple[Piece, ...] = ()
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    prepared: Prepared | None = None  # while it is complete
+    prepared: tuple[Prepared, ...] = ()  # a draw each, while it is complete
     state: _State = _State.EMPTY
     trained: bool = False  # since it was pulled, in whatever attempt
     open: bool = False  # trained in the step that is open
@@ -105,10 +105,10 @@ class RowBuffers:
             self._places[index] = held
             return held
 
-    def filled(self, held: Held, *, prepared: Prepared) -> None:
-        """The row is complete, and prepared as it lies in its place."""
+    def filled(self, held: Held, *, prepared: Sequence[Prepared]) -> None:
+        """The row is complete, and prepared as it lies in its place, draw by draw."""
         with self._mu:
-            held.prepared = prepared
+            held.prepared = tuple(prepared)
             held.state = _State.FULL
 
     def failed(self, held: Held) -> None:
@@ -144,7 +144,7 @@ class RowBuffers:
         with self._mu:
             for held in self._places:
                 if held.open:
-                    held.state, held.open, held.prepared = _State.EMPTY, False, None
+                    held.state, held.open, held.prepared = _State.EMPTY, False, ()
 
     def dropped(self) -> None:
         """The step was aborted: its rows stay, and keep their marks."""

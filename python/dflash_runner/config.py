@@ -69,6 +69,7 @@ class TrainingSettings:
     clip_norm: float
     rows_per_step: int
     compute_dtype: str
+    draws_per_row: int  # draws of anchors, each a forward and backward of the row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,6 +256,7 @@ def _training(message: Any, block_size: int) -> TrainingSettings:
         weight_decay=message.weight_decay,
         rows_per_step=_positive("training.rows_per_step", message.rows_per_step),
         compute_dtype=_choice("training.compute_dtype", message.compute_dtype, ("float32", "bfloat16")),
+        draws_per_row=message.draws_per_row or 1,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -30,6 +30,7 @@ from dflash_runner.orders import (
     Pull,
     Train,
 )
+from dflash_runner.preparation import Prepared
 from dflash_runner.replies import (
     NO_DIGEST,
     Aborted,
@@ -125,7 +126,10 @@ class DrafterRole:
         held = self._buffers.begin(order.row, epoch=order.epoch, bucket=order.bucket, pieces=order.pieces)
         try:
             arena.read_row(order.handle, row=order.row, out=held.tensors)
-            prepared = self._trainer.prepare(held.tensors, epoch=held.epoch, pieces=held.pieces)
+            prepared = [
+                self._trainer.prepare(held.tensors, epoch=held.epoch, pieces=held.pieces, draw=draw)
+                for draw in range(self._trainer.draws)
+            ]
         except WorkerError:
             self._buffers.failed(held)
             raise
@@ -207,14 +211,12 @@ class DrafterRole:
         poison = self._faults.reach("train", step=order.step) == NAN
         held = self._buffers.take(order.row) if order.row else None
         try:
-            if held is not None:
-                if held.prepared is None:
-                    raise AssertionError("a complete row was prepared")
+            for left, prepared in _countdown(() if held is None else held.prepared):
                 self._trainer.micro_step(
-                    held.prepared,
-                    row=held.row,
+                    prepared,
+                    row=order.row,
                     poison=poison,
-                    communicator=communicator if order.last else None,
+                    communicator=communicator if order.last and not left else None,
                 )
             return held, self._trainer.reduce(communicator) if order.last else None
         finally:
@@ -314,6 +316,11 @@ class DrafterRole:
         self._drop()
         parameters = self._trainer.parameters_digest()
         send(Loaded(seq=order.seq, step=order.step, chain=head.chain, parameters=parameters))
+
+
+def _countdown(prepared: Sequence[Prepared]) -> Iterator[tuple[int, Prepared]]:
+    """Each draw of a row with how many are left after it."""
+    return zip(reversed(range(len(prepared))), prepared, strict=True)
 
 
 def _since(start: float) -> int:

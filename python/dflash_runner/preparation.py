@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dflash_runner import anchors, loss
+from dflash_runner import anchors, frames, loss
 from dflash_runner.anchors import Piece
 from dflash_runner.attention import Rule
 from dflash_runner.errors import Kind, WorkerError
@@ -95,6 +95,7 @@ class Preparation:
         config: DrafterConfig,
         seed: int,
         places: int,
+        draws: int,
         gamma: float,
         longest: int,
         dtype: torch.dtype,
@@ -106,20 +107,27 @@ class Preparation:
             config: of the drafter.
             seed: of the anchors.
             places: N.
+            draws: of a row.
             gamma: decay of the weights.
             longest: tokens of the longest row.
             dtype: of compute.
             device: of compute.
         """
         self._config, self._dtype, self._device = config, dtype, device
-        self._seed, self._places, self._gamma = seed, places, gamma
+        self._seed, self._places, self._draws, self._gamma = seed, places, draws, gamma
         self._copies = Copies(device)
         small = len(_SMALL) * (4 * longest + 64)
         self._staging = None if device.type == "cpu" else Staging(small, device=device)
 
     @torch.no_grad()
     def prepare(
-        self, tensors: Mapping[str, Tensor], *, epoch: int, pieces: Sequence[Piece], tiles: bool
+        self,
+        tensors: Mapping[str, Tensor],
+        *,
+        epoch: int,
+        pieces: Sequence[Piece],
+        draw: int,
+        tiles: bool,
     ) -> Prepared:
         """A complete row's preparation; on a device its end is queued and not waited for.
 
@@ -127,6 +135,7 @@ class Preparation:
             tensors: `hidden`, `tokens`, `loss_mask`, `documents`; the last three on the host or the device.
             epoch: with the pieces, decides the anchors.
             pieces: of the row, in order.
+            draw: which of the row's, from 0.
             tiles: whether the attention reads lists of tiles.
 
         Raises:
@@ -134,7 +143,11 @@ class Preparation:
         """
         small = self._on_host(tensors)
         chosen = anchors.draw(
-            small["loss_mask"], pieces=pieces, seed=self._seed, epoch=epoch, places=self._places
+            small["loss_mask"],
+            pieces=[_drawn(piece, draw=draw, of=self._draws) for piece in pieces],
+            seed=self._seed,
+            epoch=epoch,
+            places=self._places,
         )
         rows = loss.Rows(
             hidden_BSC=tensors["hidden"][None],
@@ -179,6 +192,12 @@ class Preparation:
     def _there(self, blocks: loss.Blocks) -> tuple[loss.Blocks, Tensor | None]:
         """The blocks on the device, and the bytes that they came in."""
         return (blocks, None) if self._device.type == "cpu" else sent(blocks, self._device)
+
+
+def _drawn(piece: Piece, *, draw: int, of: int) -> Piece:
+    """A piece as one of the draws of its row: no two of an epoch share a number."""
+    own = piece.draw * of + draw
+    return frames.Piece(piece.sample, own, piece.start, piece.tokens, piece.anchors)
 
 
 def sent(blocks: loss.Blocks, device: torch.device) -> tuple[loss.Blocks, Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from dflash_runner.attention import Attention, Dense, Over
 from dflash_runner.communicator import Communicator
 from dflash_runner.compiled import Compiled
 from dflash_runner.config import Configuration, DrafterSettings, TargetSettings
+from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frames import Piece
 from dflash_runner.model import Drafter, DrafterConfig
 from dflash_runner.operations import PLAIN, Operations
@@ -127,6 +128,7 @@ class Trainer:
             config=self.config,
             seed=configuration.seed,
             places=settings.anchors,
+            draws=settings.draws_per_row,
             gamma=settings.gamma,
             longest=settings.buckets[-1],
             dtype=self.dtype,
@@ -156,7 +158,14 @@ class Trainer:
         """Attention calls of one micro-step."""
         return self.config.layers
 
-    def prepare(self, tensors: Mapping[str, Tensor], *, epoch: int, pieces: Sequence[Piece]) -> Prepared:
+    @property
+    def draws(self) -> int:
+        """Draws of anchors from one row, each a micro-step's forward and backward."""
+        return self._settings.draws_per_row
+
+    def prepare(
+        self, tensors: Mapping[str, Tensor], *, epoch: int, pieces: Sequence[Piece], draw: int = 0
+    ) -> Prepared:
         """What a micro-step needs of a complete row, but for weights; on any thread, one at a time.
 
         Args:
@@ -164,12 +173,13 @@ class Trainer:
                 the micro-step is done.
             epoch: with the pieces, decides the anchors.
             pieces: of the row, in order.
+            draw: which of the row's, below `draws`.
 
         Raises:
             WorkerError: invalid, where pieces and loss mask do not fit.
         """
         tiles = self.attention.counter is not None  # compiled
-        return self._preparation.prepare(tensors, epoch=epoch, pieces=pieces, tiles=tiles)
+        return self._preparation.prepare(tensors, epoch=epoch, pieces=pieces, draw=draw, tiles=tiles)
 
     def micro_step(
         self,
@@ -179,13 +189,13 @@ class Trainer:
         poison: bool = False,
         communicator: Communicator | None = None,
     ) -> int:
-        """How many anchors the row had, its loss and gradient being added to the open step.
+        """How many anchors the row had in this draw, its loss and gradient being added to the open step.
 
         On a device everything is queued and nothing waited for: `settle` does that.
 
         Args:
             prepared: the row, as `prepare` gives it.
-            row: its number.
+            row: its number; the draws of a row follow each other.
             poison: make the loss not a number, on purpose.
             communicator: where this is the step's last one: what of the gradient is complete may be summed
                 while the rest is computed; `reduce` must follow.
@@ -256,13 +266,20 @@ class Trainer:
             prepared: a row that went through `micro_step` before.
 
         Raises:
-            WorkerError: fatal, where a compiled function has refused a call.
-            Exception: of torch, where the device has no room for another row's activations.
+            WorkerError: fatal, where a compiled function has refused a call; exhausted, where the device has
+                no room for it.
         """
         if self._replays is None or self._losses:
             raise AssertionError("record micro-step: want a trainer that records, and no open step")
         prepared.wait()
-        self._replays.record(prepared, self._step)
+        try:
+            self._replays.record(prepared, self._step)
+        except torch.OutOfMemoryError as err:
+            raise WorkerError(
+                Kind.EXHAUSTED,
+                f"record micro-step of {len(prepared.hidden_SC)} tokens: {err}",
+                hint="fewer training.anchors, a shorter bucket, or drafter.flex.replay: false",
+            ) from err
 
     def _step(self, prepared: Prepared, first: bool) -> tuple[Tensor, Tensor]:
         """What is recorded: the same as `micro_step` does, with its gradients taken all at once."""
@@ -292,11 +309,8 @@ class Trainer:
             self.optimiser.clip(norm, limit=self._settings.clip_norm)
         told = [figure for _, *own in self._losses for figure in own]
         *own, weight, norm_ = torch.stack([*told, self.optimiser.weight, norm]).tolist()
-        rows = tuple(
-            RowLoss(row=row, numerator=numerator, denominator=denominator)
-            for (row, *_), numerator, denominator in zip(self._losses, own[::2], own[1::2], strict=True)
-        )
-        return Figures(rows=rows, weight=weight, norm=norm_)
+        draws = zip((row for row, *_ in self._losses), own[::2], own[1::2], strict=True)
+        return Figures(rows=_rows(draws), weight=weight, norm=norm_)
 
     def apply(self, *, lr: float) -> None:
         """Apply the reduced gradient and close the step; on a device that is queued."""
@@ -360,6 +374,15 @@ class Trainer:
             pieces: of the device, where another thread than the main one asks.
         """
         return image.tensors_digest(self.optimiser.masters(), pieces=pieces)
+
+
+def _rows(draws: Iterable[tuple[int, float, float]]) -> tuple[RowLoss, ...]:
+    """The losses of rows from those of their draws, (row, numerator, denominator) each."""
+    summed: dict[int, tuple[float, float]] = {}
+    for row, numerator, denominator in draws:
+        before = summed.get(row, (0.0, 0.0))
+        summed[row] = before[0] + numerator, before[1] + denominator
+    return tuple(RowLoss(row=row, numerator=n, denominator=d) for row, (n, d) in summed.items())
 
 
 def score(

@@ -267,3 +267,17 @@ def test_recording_wants_no_open_step(replaying: Replaying) -> None:
     replaying.trainer.micro_step(first, row=1)
     with pytest.raises(AssertionError, match="no open step"):
         replaying.trainer.record(second)
+
+
+def test_a_device_without_room_for_a_recording(replaying: Replaying, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warm-up fails, and says what takes less."""
+    (row,) = rows_of(replaying, count=1)
+
+    def record(_: object) -> object:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(replaying.recorder, "record", record)
+    with pytest.raises(WorkerError, match=r"record micro-step of \d+ tokens: CUDA out of memory") as refused:
+        replaying.trainer.record(row)
+    assert refused.value.kind is Kind.EXHAUSTED
+    assert "drafter.flex.replay: false" in refused.value.hint

@@ -114,7 +114,7 @@ class Places:
     def pull(self, row: int) -> None:
         held = self.buffers.begin(row, epoch=0, bucket=8, pieces=(Piece(0, 0, 0, 4, 1),))
         self.memory[held.tensors["hidden"].data_ptr()] = row
-        self.buffers.filled(held, prepared=PREPARED)
+        self.buffers.filled(held, prepared=[PREPARED])
 
     def train(self, row: int, *, trained: bool = True) -> None:
         held = self.buffers.take(row)
@@ -163,13 +163,13 @@ def test_no_preparation_outlives_its_row() -> None:
     places.train(1)
     places.buffers.dropped()
     held = places.buffers.take(1)
-    assert held.prepared is PREPARED
+    assert held.prepared == (PREPARED,)
     places.buffers.release(held)
     places.buffers.mark(held)
     places.buffers.committed()
-    assert held.prepared is None
+    assert held.prepared == ()
     again = places.buffers.begin(1, epoch=1, bucket=8, pieces=())  # another preparation, or none
-    assert again.prepared is None
+    assert again.prepared == ()
     places.buffers.failed(again)
     with pytest.raises(WorkerError, match="row buffer"):
         places.buffers.take(1)

@@ -19,7 +19,7 @@ func defaults() *Config {
 			HeldoutSamples: 64, PromptTokens: 32, NewTokens: 96, Batch: 64,
 		}},
 		Training: Training{
-			RowsPerStep: 8, Buckets: []int{3072}, Anchors: 512, Gamma: 7,
+			RowsPerStep: 8, Buckets: []int{3072}, Anchors: 512, DrawsPerRow: 1, Gamma: 7,
 			LearningRate: 0.0006, WarmupFraction: 0.04, Betas: []float64{0.9, 0.95},
 			ClipNorm: 1, Epsilon: 1e-8, ComputeDType: "float32", HorizonSteps: 50,
 		},

@@ -215,6 +215,8 @@ type Training struct {
 	Buckets []int `yaml:"buckets" min:"8" max:"1048576"`
 	// Anchors is how many blocks one row trains. Default 512.
 	Anchors int `yaml:"anchors" min:"1" max:"65536"`
+	// DrawsPerRow is how often anchors are drawn from one produced row, each a forward and backward. Default 1.
+	DrawsPerRow int `yaml:"draws_per_row" min:"1" max:"64"`
 	// Gamma is the decay of the loss weights along a block: exp(-(k-1)/gamma). Default 7.
 	Gamma float64 `yaml:"gamma" min:"0.001" max:"1000000"`
 	// LearningRate at its peak. Default 0.0006.

@@ -31,8 +31,8 @@ type Trace struct {
 
 // Shape is the workload that costs are stated for; 0: not known.
 type Shape struct {
-	Bucket     int `json:"bucket"` // tokens of a row, padding included
-	Anchors    int `json:"anchors"`
+	Bucket     int `json:"bucket"`  // tokens of a row, padding included
+	Anchors    int `json:"anchors"` // blocks that a row trains, in all draws
 	Block      int `json:"block"`
 	Vocabulary int `json:"vocabulary"`
 }

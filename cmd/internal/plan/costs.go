@@ -87,7 +87,7 @@ func (w work) reckon() simulate.Trace {
 	costs.ImageMS = 1000 * float64(placement.ImageBytes(w.drafter, w.captured)) / hostBytesS
 	bucket := int(w.rows.Bucket)
 	return simulate.Trace{Format: simulate.Format, Name: "reckoned", Source: fmt.Sprintf("reckoned from the arithmetic at %.0f GFLOP/s a worker, nothing measured", rate/1e9), Costs: costs,
-		Shape: simulate.Shape{Bucket: bucket, Anchors: int(w.rows.Anchors), Block: int(w.rows.BlockSize), Vocabulary: int(w.target.Vocab)},
+		Shape: simulate.Shape{Bucket: bucket, Anchors: int(w.rows.Anchors) * w.config.Training.DrawsPerRow, Block: int(w.rows.BlockSize), Vocabulary: int(w.target.Vocab)},
 		Rows:  []simulate.Row{{Tokens: bucket, TargetMS: 1000 * w.targetRow() / rate, DrafterMS: 1000 * w.drafterRow() / rate}}}
 }
 

@@ -50,7 +50,8 @@ func (w work) drafterRow() float64 {
 	attention := 4 * q * (s + float64(w.rows.BlockSize)) * all
 	projection := 2 * s * float64(w.captured) * hidden * hidden
 	head := 2 * q * hidden * float64(d.Vocab)
-	return 3*(float64(d.Layers)*(noise+context+attention)+projection) + 2*head // embedding and head take no gradient of their own
+	once := 3*(float64(d.Layers)*(noise+context+attention)+projection) + 2*head // embedding and head take no gradient of their own
+	return once * float64(w.config.Training.DrawsPerRow)
 }
 
 // targetRow is the arithmetic of one row's forward, up to the last captured layer.

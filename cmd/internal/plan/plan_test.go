@@ -70,6 +70,12 @@ func TestReference(t *testing.T) {
 	c := load(t)
 	w := work{config: c, captured: 5, rows: placement.Rows{Bucket: 3072, Anchors: 512, BlockSize: 16, Captured: 5},
 		drafter: placement.Model{Layers: 5, Hidden: 4096, Intermediate: 12288, Heads: 32, KVHeads: 8, HeadDim: 128, Vocab: 151936}}
+	once := w.drafterRow()
+	w.config.Training.DrawsPerRow = 3
+	if got := w.drafterRow(); got != 3*once {
+		t.Errorf("three draws of a row: want %g operations, got %g", 3*once, got)
+	}
+	w.config.Training.DrawsPerRow = 1
 	if got := w.drafterRow() / 1e12; got < 71.4 || got > 95 {
 		t.Errorf("want 71.4 to 95 TFLOP, got %.1f", got)
 	}

@@ -285,6 +285,19 @@ func TestWeightConstant(t *testing.T) {
 	}
 }
 
+// TestDrawsOfARow: a worker is told of several, and W0 counts them; one is left
+// unsaid, as manifests of older runs leave it.
+func TestDrawsOfARow(t *testing.T) {
+	for draws, want := range map[int]uint32{1: 0, 2: 2, 64: 64} {
+		if got := several(draws); got != want {
+			t.Errorf("%d draws: want %d, got %d", draws, want, got)
+		}
+	}
+	if one, three := weightConstant(4, 10, 2, 4), weightConstant(4*3, 10, 2, 4); three != 3*one {
+		t.Errorf("want W0 three times %g, got %g", one, three)
+	}
+}
+
 func TestPeakOf(t *testing.T) {
 	for text, want := range map[string]uint64{"Name:\tx\nVmHWM:\t   12345 kB\nVmRSS:\t 1 kB\n": 12345 << 10, "VmRSS: 5 kB\n": 0, "": 0} {
 		if got := peakOf(text); got != want {

@@ -48,11 +48,20 @@ func settle(c *config.Config, directory string) (*settings, error) {
 			BlockSize: uint32(c.Drafter.BlockSize), MaskTokenId: uint32(mask), TargetLayers: uint32(m.Layers),
 			InitFrom: c.Drafter.InitFrom, MaxPositionEmbeddings: or(m.MaxPositions, 32768)},
 		training: &workerv1.Training{Buckets: unsigned(t.Buckets), Anchors: uint32(t.Anchors), Gamma: t.Gamma,
-			WeightConstant: weightConstant(t.RowsPerStep, t.Anchors, c.Drafter.BlockSize, t.Gamma),
+			WeightConstant: weightConstant(t.RowsPerStep*t.DrawsPerRow, t.Anchors, c.Drafter.BlockSize, t.Gamma),
 			Beta1:          t.Betas[0], Beta2: t.Betas[1], Epsilon: t.Epsilon, WeightDecay: t.WeightDecay, ClipNorm: t.ClipNorm,
-			RowsPerStep: uint32(t.RowsPerStep), ComputeDtype: t.ComputeDType},
+			RowsPerStep: uint32(t.RowsPerStep), ComputeDtype: t.ComputeDType, DrawsPerRow: several(t.DrawsPerRow)},
 	}
 	return s, nil
+}
+
+// several is a number of draws as a worker is told it: one is not said, as in
+// manifests of runs that could have no other.
+func several(draws int) uint32 {
+	if draws == 1 {
+		return 0
+	}
+	return uint32(draws)
 }
 
 // weightConstant is W0: the weight of a step whose every place is full. The

@@ -754,6 +754,7 @@ type Training struct {
 	ClipNorm       float64                `protobuf:"fixed64,9,opt,name=clip_norm,json=clipNorm,proto3" json:"clip_norm,omitempty"`
 	RowsPerStep    uint32                 `protobuf:"varint,10,opt,name=rows_per_step,json=rowsPerStep,proto3" json:"rows_per_step,omitempty"`
 	ComputeDtype   string                 `protobuf:"bytes,11,opt,name=compute_dtype,json=computeDtype,proto3" json:"compute_dtype,omitempty"` // "float32" or "bfloat16"
+	DrawsPerRow    uint32                 `protobuf:"varint,12,opt,name=draws_per_row,json=drawsPerRow,proto3" json:"draws_per_row,omitempty"` // of anchors, each a forward and backward; 0 is 1
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -863,6 +864,13 @@ func (x *Training) GetComputeDtype() string {
 		return x.ComputeDtype
 	}
 	return ""
+}
+
+func (x *Training) GetDrawsPerRow() uint32 {
+	if x != nil {
+		return x.DrawsPerRow
+	}
+	return 0
 }
 
 type Configured struct {
@@ -1441,7 +1449,7 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\rmask_token_id\x18\v \x01(\rR\vmaskTokenId\x12#\n" +
 	"\rtarget_layers\x18\f \x01(\rR\ftargetLayers\x12\x1b\n" +
 	"\tinit_from\x18\r \x01(\tR\binitFrom\x126\n" +
-	"\x17max_position_embeddings\x18\x0e \x01(\rR\x15maxPositionEmbeddings\"\xcc\x02\n" +
+	"\x17max_position_embeddings\x18\x0e \x01(\rR\x15maxPositionEmbeddings\"\xf0\x02\n" +
 	"\bTraining\x12\x18\n" +
 	"\abuckets\x18\x01 \x03(\rR\abuckets\x12\x18\n" +
 	"\aanchors\x18\x02 \x01(\rR\aanchors\x12\x14\n" +
@@ -1454,7 +1462,8 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\tclip_norm\x18\t \x01(\x01R\bclipNorm\x12\"\n" +
 	"\rrows_per_step\x18\n" +
 	" \x01(\rR\vrowsPerStep\x12#\n" +
-	"\rcompute_dtype\x18\v \x01(\tR\fcomputeDtype\"\x99\x01\n" +
+	"\rcompute_dtype\x18\v \x01(\tR\fcomputeDtype\x12\"\n" +
+	"\rdraws_per_row\x18\f \x01(\rR\vdrawsPerRow\"\x99\x01\n" +
 	"\n" +
 	"Configured\x12\x1e\n" +
 	"\n" +
