@@ -135,7 +135,8 @@ class Trainer:
             device=self.device,
         )
         self._alone = configuration.world_size == 1
-        self._repeats = self._alone or settings.rows_per_step > configuration.world_size
+        of_a_step = settings.rows_per_step * settings.draws_per_row // configuration.world_size
+        self._repeats = self._alone or of_a_step > 1
         if recorder is None and configuration.flex.replay and self.device.type == "cuda":
             recorder = CudaRecorder(self.device)
         self._replays = self._replays_of(recorder)

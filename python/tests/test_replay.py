@@ -157,10 +157,12 @@ def test_a_drafter_with_peers_goes_both_ways_in_warm_up(
     assert replaying.subject.held_bytes() == 7
 
 
-@pytest.mark.parametrize(("rows", "records"), [(2, False), (4, True)])
-def test_nothing_is_recorded_that_is_never_replayed(replaying: Replaying, rows: int, records: bool) -> None:
-    """With one row a rank and step peers sum in every backward, and a recording would only hold memory."""
-    training = dataclasses.replace(replaying.settings.training, rows_per_step=rows)
+@pytest.mark.parametrize(("rows", "draws", "records"), [(2, 1, False), (4, 1, True), (2, 2, True)])
+def test_nothing_is_recorded_that_is_never_replayed(
+    replaying: Replaying, rows: int, draws: int, records: bool
+) -> None:
+    """With one backward a rank and step peers sum in every one, and a recording would only hold memory."""
+    training = dataclasses.replace(replaying.settings.training, rows_per_step=rows, draws_per_row=draws)
     settings = dataclasses.replace(replaying.settings, world_size=2, training=training)
     trainer = Trainer(settings, attention=replaying.flex, operations=PLAIN, recorder=Again())
     assert trainer.records is records

@@ -37,11 +37,12 @@ func gpusOf(gib ...uint64) Machine {
 // peers that sum in the only row of a step's rank none is.
 func TestRecorded(t *testing.T) {
 	for _, c := range []struct {
-		drafters, rows int
-		replay         string
-		want           string
-	}{{1, 1, "true", "a row"}, {2, 2, "true", "nothing"}, {2, 4, "true", "both"}, {2, 4, "false", "nothing"}} {
-		conf := large(t, fmt.Sprint("workers.drafters=", c.drafters), "workers.targets=2", fmt.Sprint("training.rows_per_step=", c.rows), "drafter.flex.replay="+c.replay)
+		drafters, rows, draws int
+		replay                string
+		want                  string
+	}{{1, 1, 1, "true", "a row"}, {2, 2, 1, "true", "nothing"}, {2, 4, 1, "true", "both"}, {2, 2, 3, "true", "both"}, {2, 4, 1, "false", "nothing"}} {
+		conf := large(t, fmt.Sprint("workers.drafters=", c.drafters), "workers.targets=2", fmt.Sprint("training.rows_per_step=", c.rows),
+			fmt.Sprint("training.draws_per_row=", c.draws), "drafter.flex.replay="+c.replay)
 		p, err := Make(conf, qwen(), gpusOf(140, 140))
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +50,7 @@ func TestRecorded(t *testing.T) {
 		m := p.Workers[slices.IndexFunc(p.Workers, func(w Worker) bool { return w.Name.Role == runner.Drafter })].Memory
 		row := m.RowBuffers / 2
 		if want := map[string]uint64{"nothing": 0, "a row": row, "both": row + m.Activations}[c.want]; m.Recorded != want {
-			t.Errorf("%d drafters, %d rows a step, replay %s: want %d bytes recorded, got %d", c.drafters, c.rows, c.replay, want, m.Recorded)
+			t.Errorf("%d drafters, %d rows a step of %d draws, replay %s: want %d bytes recorded, got %d", c.drafters, c.rows, c.draws, c.replay, want, m.Recorded)
 		}
 	}
 }

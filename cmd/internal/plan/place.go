@@ -46,7 +46,7 @@ func (w work) place(p *Plan, m Machine) error {
 func (w work) memory(target placement.Use) map[runner.Role]placement.Memory {
 	c := w.config
 	dense, drafters := c.Drafter.Attention == "sdpa", int(c.Workers.Drafters)
-	repeats := drafters == 1 || c.Training.RowsPerStep > drafters // else peers sum in every backward, and none is recorded
+	repeats := drafters == 1 || c.Training.RowsPerStep*c.Training.DrawsPerRow > drafters // else peers sum in every backward, and none is recorded
 	drafter := placement.Use{Element: bytesOf(c.Training.ComputeDType), CUDA: w.cuda, Dense: dense,
 		Replay: w.cuda && !dense && repeats && c.Drafter.Flex.Replay == "true", Peers: drafters != 1}
 	return map[runner.Role]placement.Memory{
