@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dflash_runner import anchors, decode, devices, head, image, log, loss
 from dflash_runner.attention import Dense
+from dflash_runner.building import drafter_config
 from dflash_runner.config import Configuration
 from dflash_runner.data import Dataset, read_prompts
 from dflash_runner.errors import Kind, WorkerError
@@ -22,7 +23,7 @@ from dflash_runner.orders import Evaluate
 from dflash_runner.packing import pack
 from dflash_runner.replies import Evaluated
 from dflash_runner.serving import ServingDrafter
-from dflash_runner.trainer import DTYPES, drafter_config, score
+from dflash_runner.trainer import DTYPES, score
 
 _HELDOUT_EPOCH = 0  # of the anchors' draw: always the same places, so that losses compare
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dflash_runner import devices, head, image, loss
-from dflash_runner.attention import Attention, Dense, Over
+from dflash_runner import building, devices, head, image, loss
+from dflash_runner.attention import Attention, Over
 from dflash_runner.communicator import Communicator
 from dflash_runner.compiled import Compiled
-from dflash_runner.config import Configuration, DrafterSettings, TargetSettings
+from dflash_runner.config import Configuration
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frames import Piece
-from dflash_runner.model import Drafter, DrafterConfig
+from dflash_runner.model import Drafter
 from dflash_runner.operations import PLAIN, Operations
 from dflash_runner.optim import AdamWConfig, Optimiser
 from dflash_runner.preparation import Preparation, Prepared
@@ -58,26 +58,6 @@ class Figures:
         return all(map(math.isfinite, [*own, self.weight, self.norm]))
 
 
-def drafter_config(drafter: DrafterSettings, target: TargetSettings) -> DrafterConfig:
-    """The model's configuration, from the worker's."""
-    return DrafterConfig(
-        layers=drafter.layers,
-        hidden_size=drafter.hidden_size,
-        intermediate_size=drafter.intermediate_size,
-        heads=drafter.heads,
-        kv_heads=drafter.kv_heads,
-        head_dim=drafter.head_dim,
-        vocab_size=drafter.vocab_size,
-        rms_norm_eps=drafter.rms_norm_eps,
-        rope_theta=drafter.rope_theta,
-        block_size=drafter.block_size,
-        mask_token_id=drafter.mask_token_id,
-        target_layer_ids=target.layer_ids,
-        target_layers=drafter.target_layers,
-        max_position_embeddings=drafter.max_position_embeddings,
-    )
-
-
 class Trainer:
     """A drafter with its optimiser, and one open step."""
 
@@ -102,13 +82,13 @@ class Trainer:
         """
         settings = configuration.training
         self._settings = settings
-        self.config = drafter_config(configuration.drafter, configuration.target)
+        self.config = building.drafter_config(configuration.drafter, configuration.target)
         self.dtype, self.device = DTYPES[settings.compute_dtype], torch.device(configuration.device)
-        self.attention = attention or _attention(configuration, self.dtype)
-        self.operations = operations or _operations(configuration)
+        self.attention = attention or building.attention(configuration, self.dtype)
+        self.operations = operations or building.operations(configuration)
         self._head = head.load(Path(configuration.target.directory), dtype=self.dtype, device=self.device)
-        _check_head(self._head, self.config)
-        drafter = _initial(self.config, configuration)
+        building.check_head(self._head, self.config)
+        drafter = building.initial(self.config, configuration)
         exact = {name: p.detach() for name, p in drafter.named_parameters()}  # those drawn, on the host
         self._drafter = drafter.to(device=self.device, dtype=self.dtype)
         self.optimiser = Optimiser(
@@ -410,47 +390,3 @@ def score(
     return loss.terms(
         drafter, head=frozen, hidden_BSC=hidden_BSC, blocks=blocks, attend=over(blocks.rule), by=by
     )
-
-
-def _attention(configuration: Configuration, dtype: torch.dtype) -> Attention:
-    """The configured attention; the compiler is imported for the compiled one alone."""
-    if configuration.attention == "sdpa":
-        return Dense(dtype=dtype)
-    from dflash_runner.flex import Flex
-
-    return Flex(configuration.flex)
-
-
-def _operations(configuration: Configuration) -> Operations:
-    """Compiled where the attention is, else plain."""
-    if configuration.attention == "sdpa":
-        return PLAIN
-    from dflash_runner.kernels import kernels
-
-    return kernels()
-
-
-def _initial(config: DrafterConfig, configuration: Configuration) -> Drafter:
-    """A float32 drafter: the exported one of `init_from`, or one drawn from the seed."""
-    if not configuration.drafter.init_from:
-        return Drafter(config).initialise(configuration.seed)
-    from dflash_runner.export import load_drafter
-
-    exported = load_drafter(Path(configuration.drafter.init_from))
-    for field in dataclasses.fields(config):
-        want, got = getattr(config, field.name), getattr(exported.config, field.name)
-        if want != got:
-            raise ValueError(
-                f"init from {configuration.drafter.init_from}: {field.name}: want {want}, got {got}"
-            )
-    return exported.drafter(dtype=torch.float32)
-
-
-def _check_head(frozen: head.FrozenHead, config: DrafterConfig) -> None:
-    """The target's embedding fits the drafter."""
-    want = (config.vocab_size, config.hidden_size)
-    if tuple(frozen.embedding_VD.shape) != want:
-        raise ValueError(
-            f"build drafter: vocab_size, hidden_size: want {tuple(frozen.embedding_VD.shape)} "
-            f"as the target's embedding has, got {want}"
-        )

@@ -16,7 +16,7 @@ LAYERS = (
     ("job", "target", "drafter"),
     ("evaluation", "warmup_drafter", "warmup_target"),
     ("worker", "trainer", "warmup", "frozen", "buffers", "standing"),
-    ("replay",),
+    ("replay", "building"),
     ("preparation",),
     ("decode", "serving", "loss", "packing", "pretrained", "image", "export", "nccl"),
     ("optim", "flex", "kernels", "data_writer", "tokenizer", "arenas"),
