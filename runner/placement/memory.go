@@ -22,7 +22,8 @@ type Rows struct {
 	BlockSize uint64 // tokens of a block
 	Captured  uint64 // layers of the target
 	Apart     bool   // the layer before the last captured one is not captured, and not the embedding
-	SlotBytes uint64
+	SlotBytes uint64 // of the longest
+	EachBytes uint64 // of a row of every length
 }
 
 // Use says how a worker computes.
@@ -46,7 +47,7 @@ type Memory struct {
 	Activations uint64 `json:"activations_bytes"` // at their most, forward and backward
 	Saved       uint64 `json:"saved_bytes"`       // masters as warm-up restores them
 	RowBuffers  uint64 `json:"row_buffers_bytes"` // two rows
-	Recorded    uint64 `json:"recorded_bytes"`    // the row that recorded micro-steps read, and their activations where others live beside
+	Recorded    uint64 `json:"recorded_bytes"`    // the rows that recorded micro-steps read, and their activations where others live beside
 	Workspace   uint64 `json:"workspace_bytes"`   // of cuBLAS, which torch allocates; 0 on a CPU
 	Slots       uint64 `json:"slots_bytes"`       // the arena, on a GPU
 	Evaluation  uint64 `json:"evaluation_bytes"`  // a drafter to decode with, in targets
@@ -158,17 +159,17 @@ func DrafterMemory(m Model, r Rows, u Use) Memory {
 	}
 }
 
-// recorded is what recordings take for good: a row, and the activations of one
-// (the pool of all recordings), which a drafter that is alone has in their place
+// recorded is what recordings take for good: a row of each length, and the
+// activations of one (the pool of all recordings), which a drafter that is alone has in their place
 // and one with peers beside those of its last micro-step.
 func recorded(r Rows, u Use, activations uint64) uint64 {
 	switch {
 	case !u.Replay:
 		return 0
 	case u.Peers:
-		return r.SlotBytes + activations
+		return r.EachBytes + activations
 	default:
-		return r.SlotBytes
+		return r.EachBytes
 	}
 }
 

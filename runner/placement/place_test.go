@@ -113,7 +113,7 @@ func TestParametersOfExperts(t *testing.T) {
 // TestMemoryByHand: a model small enough to count.
 func TestMemoryByHand(t *testing.T) {
 	m := Model{Layers: 1, Hidden: 2, Intermediate: 3, Heads: 1, KVHeads: 1, HeadDim: 2, Vocab: 5}
-	r := Rows{Bucket: 4, Anchors: 2, BlockSize: 2, Captured: 3, SlotBytes: 100}
+	r := Rows{Bucket: 4, Anchors: 2, BlockSize: 2, Captured: 3, SlotBytes: 100, EachBytes: 130}
 	// A layer: q, k, v, o of 2x2, three of 2x3, norms 2+2+2+2: 16+18+8 = 42.
 	// Trained: 42, final norm 2, projection 3*2*2 = 12, its norm 2: 58.
 	if got := m.Trained(3); got != 58 {
@@ -139,11 +139,11 @@ func TestMemoryByHand(t *testing.T) {
 	if flex := DrafterMemory(m, r, Use{Element: 2, CUDA: true}); flex.Activations != 312+80+104 {
 		t.Errorf("compiled: got %+v", flex)
 	}
-	// Recorded: the row they read, and beside peers a second row's activations.
+	// Recorded: the rows they read, and beside peers a second row's activations.
 	for _, c := range []struct {
 		use  Use
 		want uint64
-	}{{Use{Element: 2, CUDA: true}, 0}, {Use{Element: 2, CUDA: true, Replay: true}, 100}, {Use{Element: 2, CUDA: true, Replay: true, Peers: true}, 100 + 312 + 80 + 104}} {
+	}{{Use{Element: 2, CUDA: true}, 0}, {Use{Element: 2, CUDA: true, Replay: true}, 130}, {Use{Element: 2, CUDA: true, Replay: true, Peers: true}, 130 + 312 + 80 + 104}} {
 		if got := DrafterMemory(m, r, c.use); got.Recorded != c.want || got.Allocated() != DrafterMemory(m, r, Use{Element: 2, CUDA: true}).Allocated()+c.want {
 			t.Errorf("%+v: recorded: want %d, got %+v", c.use, c.want, got)
 		}

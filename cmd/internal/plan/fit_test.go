@@ -53,6 +53,14 @@ func TestRecorded(t *testing.T) {
 			t.Errorf("%d drafters, %d rows a step of %d draws, replay %s: want %d bytes recorded, got %d", c.drafters, c.rows, c.draws, c.replay, want, m.Recorded)
 		}
 	}
+	// A row of each length is kept to be read: of 1024, 2048 and 3072 tokens twice the longest, but for padding.
+	p, err := Make(large(t, "training.buckets=[1024,2048,3072]"), qwen(), gpusOf(140))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := p.Workers[slices.IndexFunc(p.Workers, func(w Worker) bool { return w.Name.Role == runner.Drafter })].Memory; m.Recorded < m.RowBuffers || m.Recorded > m.RowBuffers+1<<12 {
+		t.Errorf("three lengths: want as much as two of the longest, %d bytes, got %d", m.RowBuffers, m.Recorded)
+	}
 }
 
 func TestFit(t *testing.T) {

@@ -136,13 +136,16 @@ func Make(c *config.Config, target config.Model, m Machine) (Plan, error) {
 // workOf puts a configuration into sizes.
 func workOf(c *config.Config, target config.Model) (work, error) {
 	ids := c.CapturedLayers(target.Layers)
-	longest := c.Training.Buckets[len(c.Training.Buckets)-1]
-	_, slot, err := arena.Layout(uint32(longest), uint64(len(ids)*target.HiddenSize), storage(c.Target.DType))
-	if err != nil {
-		return work{}, err
+	longest, slot, each := 0, uint64(0), uint64(0)
+	for _, longest = range c.Training.Buckets { // rising
+		var err error
+		if _, slot, err = arena.Layout(uint32(longest), uint64(len(ids)*target.HiddenSize), storage(c.Target.DType)); err != nil {
+			return work{}, err
+		}
+		each += slot
 	}
 	return work{config: c, cuda: c.Workers.Device == "cuda", target: sizeOf(target), drafter: drafterOf(c, target), ids: ids, captured: uint64(len(ids)), deepest: ids[len(ids)-1] + 1,
-		rows: placement.Rows{Bucket: uint64(longest), Anchors: uint64(c.Training.Anchors), BlockSize: uint64(c.Drafter.BlockSize), Captured: uint64(len(ids)), Apart: apart(ids), SlotBytes: slot}}, nil
+		rows: placement.Rows{Bucket: uint64(longest), Anchors: uint64(c.Training.Anchors), BlockSize: uint64(c.Drafter.BlockSize), Captured: uint64(len(ids)), Apart: apart(ids), SlotBytes: slot, EachBytes: each}}, nil
 }
 
 // work is a configuration in sizes.
