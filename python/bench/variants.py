@@ -104,10 +104,10 @@ def attention(scale: int, rounds: int) -> list[dict[str, object]]:
     queries = anchors * d.block_size
     sizes = [(d.heads, queries), (d.kv_heads, tokens + queries), (d.kv_heads, tokens + queries)]
     drawn = [
-        torch.randn(
-            1, *size, d.head_dim, generator=generator, device="cuda", dtype=torch.bfloat16
-        ).requires_grad_()
-        for size in sizes
+        torch.randn(1, length, heads, d.head_dim, generator=generator, device="cuda", dtype=torch.bfloat16)
+        .transpose(1, 2)  # a token's heads side by side, as the drafter has them
+        .requires_grad_()
+        for heads, length in sizes
     ]
     choices = [(one, BACKWARD[0]) for one in FORWARD] + [(FORWARD[0], one) for one in BACKWARD[1:]]
     found = []
