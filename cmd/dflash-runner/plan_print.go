@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -21,13 +22,13 @@ func (c *cli) printPlan(p plan.Plan) error {
 	if err := c.printPlaces(p); err != nil {
 		return err
 	}
-	return c.print("  %-12s buckets %v, %d anchors x %d = %d queries, layers %v captured, %d rows a step, %d a drafter\n"+
+	return c.print("  %-12s buckets %v, %d anchors x %d = %d queries%s, layers %v captured, %d rows a step, %d a drafter\n"+
 		"  %-12s %d parameters, vocabulary %d\n"+
 		"  %-12s %d of %d slots of %d KiB, %d MiB in all, %s\n"+
 		"  %-12s %d MiB each\n"+
 		"  %-12s %d MiB of the host wanted, %d MiB available\n"+
 		"  %-12s about %.0f s: launch %.0f, warm-up %.0f, step %.1f (assuming %.0f GFLOP/s a worker)\n",
-		"shapes", s.Buckets, s.Anchors, s.BlockSize, s.Queries, s.LayerIDs, s.RowsPerStep, s.RowsPerRank,
+		"shapes", s.Buckets, s.Anchors, s.BlockSize, s.Queries, draws(s.DrawsPerRow), s.LayerIDs, s.RowsPerStep, s.RowsPerRank,
 		"drafter", s.Parameters, s.Vocabulary,
 		"arenas", a.Count, a.Slots, a.SlotBytes>>10, a.Bytes>>20, kindText(a),
 		"images", p.ImageBytes>>20,
@@ -91,4 +92,12 @@ func partsOf(m placement.Memory) string {
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// draws says how often a row is trained, where that is more than once.
+func draws(n int) string {
+	if n == 1 {
+		return ""
+	}
+	return fmt.Sprintf(", %d draws a row", n)
 }

@@ -131,8 +131,9 @@
 //
 // # Printing
 //
-// Stdout belongs to the handshake: anything printed there before Serve is
-// skipped, after it goes to the plugin's log, as stderr does. Log to stderr.
+// Stdout belongs to the handshake: whole lines that are printed there before
+// Serve are skipped, a part of one spoils the handshake, and what comes after it
+// goes to the plugin's log, as stderr does. Log to stderr.
 //
 // # Versions
 //

@@ -85,6 +85,12 @@ def found(make, config=None) -> dict[str, str]:
     return {r.name: r.detail for r in results if r.status == testing.FAILED}
 
 
+def test_an_error_wants_a_kind():
+    """A word in its place is told at once, with the message that it came with."""
+    with pytest.raises(TypeError, match=r"want one of Kind\..*, got 'config' with the message 'no mode'"):
+        scheduler.Error("config", "no mode")
+
+
 def test_a_class_offers_what_it_overrides():
     assert scheduler.capabilities(Least()) == ()
     assert scheduler.capabilities(Good()) == tuple(Capability)

@@ -34,6 +34,7 @@ type Summary struct {
 	PlainTokensPerS     *float64           `json:"plain_tokens_per_s"`  // decoding without a drafter
 	DecodeTokensPerS    *float64           `json:"decode_tokens_per_s"` // speculative decoding
 	HeldoutLoss         *float64           `json:"heldout_loss"`
+	BlocksPerRow        int                `json:"blocks_per_row"` // anchors, in all draws
 	Skipped             uint64             `json:"skipped"`
 	Lineage             runner.Lineage     `json:"lineage"`
 	Chain               string             `json:"chain"` // hex, of the last step plan

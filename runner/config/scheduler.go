@@ -96,7 +96,9 @@ func (k *checker) scheduler() {
 	for i := range s.Plugins {
 		at := fmt.Sprintf("scheduler.plugins[%d]", i)
 		k.plugin(&s.Plugins[i], at, names)
-		names = append(names, s.Plugins[i].Name)
+		if !contains(names, s.Plugins[i].Name) { // a name that is taken was told above
+			names = append(names, s.Plugins[i].Name)
+		}
 	}
 	if !contains(names, s.Use) {
 		hint := "known: " + strings.Join(names, ", ")

@@ -129,6 +129,9 @@ func measured(text []byte, t simulate.Trace) (simulate.Trace, error) {
 		return t, runner.Errorf(runner.Invalid, "read summary: %w", err)
 	}
 	rows, drafters, bucket := 0.0, 0.0, t.Shape.Bucket
+	if s.BlocksPerRow > 0 { // else the summary is from before it was told
+		t.Shape.Anchors = s.BlocksPerRow
+	}
 	for _, a := range s.Arenas {
 		rows += float64(a.HandOffs)
 	}

@@ -80,6 +80,7 @@ type Device struct {
 type Shapes struct {
 	Buckets     []int  `json:"buckets"`
 	Anchors     int    `json:"anchors"`
+	DrawsPerRow int    `json:"draws_per_row"`
 	BlockSize   int    `json:"block_size"`
 	Queries     int    `json:"queries"` // anchors x block size
 	LayerIDs    []int  `json:"layer_ids"`
@@ -161,7 +162,7 @@ type work struct {
 
 func (w work) shapes(ids []int, vocabulary int) Shapes {
 	t := w.config.Training
-	return Shapes{Buckets: t.Buckets, Anchors: t.Anchors, BlockSize: w.config.Drafter.BlockSize, Queries: t.Anchors * w.config.Drafter.BlockSize,
+	return Shapes{Buckets: t.Buckets, Anchors: t.Anchors, DrawsPerRow: t.DrawsPerRow, BlockSize: w.config.Drafter.BlockSize, Queries: t.Anchors * w.config.Drafter.BlockSize,
 		LayerIDs: ids, RowsPerStep: t.RowsPerStep, RowsPerRank: t.RowsPerStep / int(w.config.Workers.Drafters),
 		Parameters: w.drafter.Trained(w.captured), Vocabulary: vocabulary}
 }

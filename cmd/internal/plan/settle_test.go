@@ -84,6 +84,18 @@ func TestCostsOfASummary(t *testing.T) {
 	if math.Abs(r.TargetMS-93) > 1e-9 || math.Abs(r.DrafterMS-138) > 1e-9 || math.Abs(got.Costs.UpdateMS-8) > 1e-9 || r.Tokens != 3000 || !got.Measured || !strings.Contains(got.Source, "measured by run before over 100 rows") {
 		t.Errorf("got %+v", got)
 	}
+	// Blocks of a row in all draws are part of the shapes.
+	for blocks, refused := range map[int]bool{c.Training.Anchors: false, 2 * c.Training.Anchors: true} {
+		s.BlocksPerRow = blocks
+		text, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Costs(c, qwen(), text); (err != nil) != refused || refused && !strings.Contains(err.Error(), "shape.anchors: want the configuration's") {
+			t.Errorf("%d blocks a row: got %v", blocks, err)
+		}
+	}
+	s.BlocksPerRow = 0
 	if got.Costs.VoteMS != voteMS {
 		t.Errorf("votes of two: got %g ms", got.Costs.VoteMS)
 	}

@@ -19,6 +19,7 @@ func (u *up) summary(f core.Finish, hint string) admin.Summary {
 	s := admin.Summary{Name: u.dir.name, Exit: f.Code, ExitReason: f.Reason, Hint: hint, Stages: stages, StartedAt: u.started, EndedAt: time.Now(),
 		SupervisorPeakBytes: peak(), SupervisorCPUS: cpuSeconds(), Degraded: u.last.Degraded, Export: u.exported, TargetTop1: u.top1,
 		Gate: admin.SummaryGate{Width: u.config.WarmUp.Width, Sequence: []runner.Worker{}}}
+	s.BlocksPerRow = u.config.Training.Anchors * u.config.Training.DrawsPerRow
 	s.Scheduler, s.Plugin = u.config.Scheduler.Use, u.pluginSummary()
 	if s.Plugin != nil && s.Plugin.State == admin.PluginRefused {
 		s.Scheduler = config.Balanced

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -56,7 +57,11 @@ type writable []string
 func (w *writable) judge(path string, info os.FileInfo, directory bool) error {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if ok && s.Uid != 0 && int(s.Uid) != os.Getuid() {
-		return runner.Errorf(runner.Invalid, "check plugin file: %s: want an owner of uid 0 or %d, got %d", path, os.Getuid(), s.Uid)
+		owners := "root"
+		if os.Getuid() != 0 {
+			owners += fmt.Sprintf(" or uid %d", os.Getuid())
+		}
+		return runner.Errorf(runner.Invalid, "check plugin file: %s: want %s as its owner, got uid %d", path, owners, s.Uid)
 	}
 	mode := info.Mode()
 	group := mode.Perm()&0o020 != 0 && !(ok && ownGroup(s.Gid))

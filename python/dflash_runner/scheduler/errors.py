@@ -36,7 +36,13 @@ class Error(Exception):
             kind: the class of the error.
             message: lowercase; what was wanted, what was got.
             hint: what a person can do, or empty.
+
+        Raises:
+            TypeError: a kind that is none.
         """
+        if not isinstance(kind, Kind):
+            known = ", ".join(f"Kind.{one.name}" for one in Kind)
+            raise TypeError(f"kind: want one of {known}, got {kind!r} with the message {message!r}")
         super().__init__(message)
         self.kind = kind
         self.message = message
