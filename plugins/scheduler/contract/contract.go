@@ -33,9 +33,14 @@ const (
 // kills it after two seconds.
 const endLimit = 1500 * time.Millisecond
 
+// fallLimit is how long the end of a process may be seen after that of its
+// connection.
+const fallLimit = 2 * time.Second
+
 // kit is one proof in progress.
 type kit struct {
 	plugin  *host.Plugin
+	gone    bool // it ended by itself: it is asked no more
 	results []Result
 }
 
@@ -71,21 +76,41 @@ func Check(ctx context.Context, e host.Entry, o host.Options) []Result {
 				k.results = append(k.results, Result{Name: name, Status: Skipped, Detail: "the built-in does that"})
 				continue
 			}
-			detail, err := c.run[i](ctx)
-			k.add(name, err, "%s", detail)
+			k.ask(ctx, name, c.run[i])
 		}
 	}
-	detail, err := k.late(ctx)
-	k.add("answers after a deadline that it missed", err, "%s", detail)
-	detail, err = k.together(ctx)
-	k.add("answers several at a time", err, "%s", detail)
+	k.ask(ctx, "answers after a deadline that it missed", k.late)
+	k.ask(ctx, "answers several at a time", k.together)
 	began := time.Now()
 	err = k.plugin.Close()
 	if took := time.Since(began); err == nil && took > endLimit {
 		err = fmt.Errorf("want an end within %s, got %s", endLimit, took.Round(time.Millisecond))
 	}
+	if k.gone && err == nil {
+		k.results = append(k.results, Result{Name: "ends when asked", Status: Skipped, Detail: "it had ended by itself"})
+		return k.results
+	}
 	k.add("ends when asked", err, "")
 	return k.results
+}
+
+// ask makes one proof, of a plugin that is still there; one that ends by itself
+// meanwhile is told so, with how.
+func (k *kit) ask(ctx context.Context, name string, proof func(context.Context) (string, error)) {
+	if k.gone {
+		k.results = append(k.results, Result{Name: name, Status: Skipped, Detail: "not asked: it had ended by itself"})
+		return
+	}
+	detail, err := proof(ctx)
+	if runner.KindOf(err) == runner.Unavailable {
+		short, cancel := context.WithTimeout(ctx, fallLimit)
+		how := k.plugin.Fallen(short)
+		cancel()
+		if k.gone = how != ""; k.gone {
+			err = fmt.Errorf("%w: %s", err, how)
+		}
+	}
+	k.add(name, err, "%s", detail)
 }
 
 // Passed says whether nothing failed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,6 +45,9 @@ func (p plugged) Schema() []scheduler.Field {
 func (p plugged) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.Sample, error) {
 	out := scheduler.First(q)
 	switch {
+	case p.which == "dies" && len(q.Pool) > 10_000:
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		<-ctx.Done()
 	case p.which == "once": // takes a sample to be drawn once
 		seen := map[runner.Sample]bool{}
 		for i, s := range out {
@@ -66,7 +70,7 @@ func TestCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for which, fails := range map[string]string{"good": "", "once": "arrange repeated draws", "short": "arrange whole epochs", "slow": "arrange a large pool",
+	for which, fails := range map[string]string{"good": "", "once": "arrange repeated draws", "short": "arrange whole epochs", "slow": "arrange a large pool", "dies": "arrange a large pool",
 		"silent": "documents its configuration", "lingers": "ends when asked"} {
 		t.Run(which, func(t *testing.T) {
 			e, err := host.Pin(self, "plugin", which)
@@ -83,6 +87,13 @@ func TestCheck(t *testing.T) {
 			for _, r := range all {
 				if r.Status == Failed {
 					failed = append(failed, r.Name)
+				}
+			}
+			if which == "dies" { // it is told how, and asked no more
+				for i, r := range all {
+					if r.Name == "arrange a large pool" && !strings.Contains(r.Detail, "it ended unasked, by SIGKILL") || i > 4 && r.Status == OK {
+						t.Errorf("got %+v", r)
+					}
 				}
 			}
 			if got := strings.Join(failed, ", "); got != fails || Passed(all) != (fails == "") || len(all) != 14 {

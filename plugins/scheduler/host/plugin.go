@@ -76,6 +76,24 @@ func (p *Plugin) watch(running *process) {
 	p.end(running, "it ended unasked, "+running.hosted.Fate()+running.lastWords())
 }
 
+// Fallen says how the plugin's process ended by itself, or why it is not asked
+// any more: what stands behind the error of a broken connection. It waits for
+// that while the context lives; empty for a process that goes on.
+func (p *Plugin) Fallen(ctx context.Context) string {
+	p.mu.Lock()
+	running, last := p.process, p.state.Last
+	p.mu.Unlock()
+	if running == nil {
+		return last
+	}
+	select {
+	case <-running.hosted.Exited():
+		return "it ended unasked, " + running.hosted.Fate() + running.lastWords()
+	case <-ctx.Done():
+		return ""
+	}
+}
+
 // end takes a process out of use, ends it, and begins a quarantine. Only the
 // first reason of a process counts.
 func (p *Plugin) end(running *process, why string) {
