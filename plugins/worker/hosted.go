@@ -85,6 +85,9 @@ func (h *Hosted) Pid() int {
 	}
 }
 
+// Started is closed once there is a process.
+func (h *Hosted) Started() <-chan struct{} { return h.started }
+
 // Exited is closed once the process is dead; nil, which never is, before it began.
 func (h *Hosted) Exited() <-chan struct{} {
 	if h.Pid() == 0 {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -174,6 +175,9 @@ func (p *process) start(ctx context.Context, o Options, number int) error {
 		}
 		spec.Env = append(spec.Env, pairVariable+strconv.Itoa(worker.GivenFD))
 	}
+	var begun atomic.Pointer[worker.Hosted] // p.hosted, for whoever gives up meanwhile
+	over := make(chan struct{})
+	defer close(over)
 	c.RunnerFunc = func(_ hclog.Logger, cmd *exec.Cmd, sockets string) (_ hrunner.Runner, err error) {
 		if err := smallerKey(c, cmd); err != nil {
 			return nil, err
@@ -182,10 +186,21 @@ func (p *process) start(ctx context.Context, o Options, number int) error {
 			return nil, err
 		}
 		p.output.to(p.hosted)
-		return p.hosted, nil
+		begun.Store(p.hosted)
+		return p.hosted, ctx.Err() // given up before: nothing is started
 	}
 	p.client = plugin.NewClient(c)
-	giveUp := context.AfterFunc(ctx, func() { p.kill() }) // ends with the kill, which is bounded
+	giveUp := context.AfterFunc(ctx, func() { // ends with the start or the kill, which is bounded
+		h := begun.Load()
+		if h == nil {
+			return
+		}
+		select {
+		case <-h.Started():
+			_ = h.Kill(context.Background()) // a process that survives is named by stop
+		case <-over:
+		}
+	})
 	defer giveUp()
 	began := time.Now()
 	if _, err := p.client.Start(); err != nil {
@@ -248,13 +263,6 @@ func (p *process) lastWords() string {
 		}
 	}
 	return ""
-}
-
-// kill ends the process group at once; bounded.
-func (p *process) kill() {
-	if p.hosted != nil {
-		_ = p.hosted.Kill(context.Background()) // a process that survives is named by stop
-	}
 }
 
 // stop asks the process to end, ends it, and removes its directory.
