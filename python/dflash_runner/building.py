@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,8 +15,13 @@ from dflash_runner.model import Drafter, DrafterConfig
 from dflash_runner.operations import PLAIN, Operations
 
 
-def drafter_config(drafter: DrafterSettings, target: TargetSettings) -> DrafterConfig:
-    """The model's configuration, from the worker's."""
+def drafter_config(drafter: DrafterSettings | Any, target: TargetSettings | Any) -> DrafterConfig:
+    """The model's configuration, from the worker's.
+
+    Args:
+        drafter: settings, or the message with the same fields that a job is given.
+        target: likewise.
+    """
     return DrafterConfig(
         layers=drafter.layers,
         hidden_size=drafter.hidden_size,
@@ -28,7 +34,7 @@ def drafter_config(drafter: DrafterSettings, target: TargetSettings) -> DrafterC
         rope_theta=drafter.rope_theta,
         block_size=drafter.block_size,
         mask_token_id=drafter.mask_token_id,
-        target_layer_ids=target.layer_ids,
+        target_layer_ids=tuple(target.layer_ids),
         target_layers=drafter.target_layers,
         max_position_embeddings=drafter.max_position_embeddings,
     )

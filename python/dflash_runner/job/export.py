@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
+from dflash_runner.building import drafter_config
 from dflash_runner.export import export as write_drafter
 from dflash_runner.export import load_drafter, masters_of
 from dflash_runner.job.models import set_up_torch
 from dflash_runner.job.reporter import Reporter
 from dflash_runner.job.v1 import job_pb2
-from dflash_runner.model import DrafterConfig
 from dflash_runner.tensorfile import FileError
 
 __all__ = ["export"]
@@ -35,7 +35,7 @@ def export(job: job_pb2.Export, *, threads: int, reporter: Reporter) -> None:
         raise FileError(f"export: dtype: want bfloat16 or float32, got {job.dtype!r}")
     set_up_torch(threads)
     directory = Path(job.directory)
-    config = _config(job)
+    config = drafter_config(job.drafter, job.target)
     reporter.progress("export", 0, 1)
     write_drafter(masters_of(Path(job.image)), config=config, directory=directory, dtype=_DTYPES[job.dtype])
     written = load_drafter(directory)
@@ -47,25 +47,4 @@ def export(job: job_pb2.Export, *, threads: int, reporter: Reporter) -> None:
             "parameters": sum(tensor.numel() for tensor in written.tensors.values()),
         },
         {"directory": str(directory)},
-    )
-
-
-def _config(job: job_pb2.Export) -> DrafterConfig:
-    """The drafter's configuration, of the job's fields."""
-    drafter = job.drafter
-    return DrafterConfig(
-        layers=drafter.layers,
-        hidden_size=drafter.hidden_size,
-        intermediate_size=drafter.intermediate_size,
-        heads=drafter.heads,
-        kv_heads=drafter.kv_heads,
-        head_dim=drafter.head_dim,
-        vocab_size=drafter.vocab_size,
-        rms_norm_eps=drafter.rms_norm_eps,
-        rope_theta=drafter.rope_theta,
-        block_size=drafter.block_size,
-        mask_token_id=drafter.mask_token_id,
-        target_layer_ids=tuple(job.target.layer_ids),
-        target_layers=drafter.target_layers,
-        max_position_embeddings=drafter.max_position_embeddings,
     )
