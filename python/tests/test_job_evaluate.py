@@ -55,11 +55,11 @@ def export_job(directory: Path, image: Path, **fields) -> job_pb2.Export:
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory) -> Path:
     """A drafter's directory, made by the job from an image's masters."""
-    from dflash_runner.job.export import _config
+    from dflash_runner.building import drafter_config
 
     directory = tmp_path_factory.mktemp("exported")
     job = export_job(directory / "drafter", directory / "image.safetensors")
-    drafter = Drafter(_config(job)).initialise(7)
+    drafter = Drafter(drafter_config(job.drafter, job.target)).initialise(7)
     save_file({f"masters.{n}": p.detach() for n, p in drafter.named_parameters()}, job.image)
     memory = Memory()
     export(job, threads=1, reporter=memory)
