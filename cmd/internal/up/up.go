@@ -58,6 +58,8 @@ type Options struct {
 	Ready func(directory string)
 	// Detached: the run has no terminal and does not end with one.
 	Detached bool
+	// Alone: this process does nothing else, and may be set up for the run.
+	Alone bool
 	// Stderr takes errors and hints.
 	Stderr *os.File
 
