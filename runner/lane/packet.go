@@ -26,7 +26,7 @@ func receivePacket(fd uintptr, b, oob []byte) (n, oobn, flags int, err error) {
 	switch {
 	case e != 0:
 		return 0, 0, 0, e
-	case r == 0: // no frame is empty
+	case r == 0 && m.Controllen == 0: // no frame is empty
 		return 0, 0, 0, io.EOF
 	}
 	return int(r), int(m.Controllen), int(m.Flags), nil
