@@ -118,11 +118,6 @@ func (c *Core) restored(n runner.Step, chain runner.Chain) {
 	for i := range c.disk { // of an older lineage: they are published anew
 		c.disk[i].bad = c.disk[i].bad || c.disk[i].Step > n
 	}
-	for _, im := range slices.Clone(c.images) { // of the lineage that ends: still being written
-		if im.step > n && im.state == writing {
-			c.dropImage(im.id)
-		}
-	}
 	c.evals = slices.DeleteFunc(c.evals, func(e evaluation) bool { return e.step > n })
 	c.noImage = none
 	c.emit(runner.Event{Level: runner.Warn, Name: "restored", Step: n, Lineage: c.lineage, Message: fmt.Sprintf("%d decided steps are trained again", lost)})

@@ -295,9 +295,30 @@ func TestAnImageThatIsNeverWritten(t *testing.T) {
 	x.expectKill("drafter/0", runner.CauseDeadline, "did not answer image")
 }
 
+// An image whose copy is taken is not what its drafter is at: a death or a hang
+// is put down to the order that the main thread has.
+func TestATakenImageIsBesideTheWork(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 9, slots: 2, imageEvery: 3, budget: 9}
+	x := stage(t, s, func(w *world) bool { return w.core.decided == 3 && holding(1, is[runner.Image])(w) })
+	w := &x.core.workers[1]
+	x.step(1, is[runner.Image])
+	x.unsavedUntil(holding(1, is[runner.Commit]))
+	if got, n, _ := w.doing(); got != "commit step 4" || n != 4 {
+		t.Errorf("it is at %q, step %d, want commit step 4\n%s", got, n, x.history())
+	}
+	if !w.waits(is[runner.Image]) {
+		t.Fatalf("no image is being written\n%s", x.history())
+	}
+	if v := x.core.View().Workers[1]; v.Order != "commit" {
+		t.Errorf("shown at %q, want commit", v.Order)
+	}
+}
+
 // unsaved lets everything happen but the end of images whose copy was taken.
-func (x *scene) unsaved() {
-	for {
+func (x *scene) unsaved() { x.unsavedUntil(func(*world) bool { return false }) }
+
+func (x *scene) unsavedUntil(moment func(*world) bool) {
+	for !moment(x.world) {
 		ms := slices.DeleteFunc(x.moves(), func(m move) bool {
 			return m.fault() || m.verb == quick && is[runner.Image](x.procs[m.i].fast[m.n].order)
 		})
