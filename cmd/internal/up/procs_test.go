@@ -15,26 +15,34 @@ func TestProcs(t *testing.T) {
 	}
 }
 
-// TestConfine sets what is the process's own, so nothing runs beside it.
-func TestConfine(t *testing.T) {
+// TestProcessors sets what is the process's own, so nothing runs beside it.
+func TestProcessors(t *testing.T) {
+	runtime.SetDefaultGOMAXPROCS()
 	before := runtime.GOMAXPROCS(0)
 	defer runtime.SetDefaultGOMAXPROCS()
 	t.Setenv("GOMAXPROCS", "")
-	release := Options{Alone: true}.confine(2)
-	if got := runtime.GOMAXPROCS(0); got != 1 {
-		t.Errorf("confined: got %d, want 1", got)
+	now := func(want int, when string) {
+		t.Helper()
+		if got := runtime.GOMAXPROCS(0); got != want {
+			t.Errorf("%s: got %d, want %d", when, got, want)
+		}
 	}
-	release()
-	if got := runtime.GOMAXPROCS(0); got != before {
-		t.Errorf("released: got %d, want %d", got, before)
-	}
-	Options{}.confine(2)
-	if got := runtime.GOMAXPROCS(0); got != before {
-		t.Errorf("not alone: got %d, want %d", got, before)
-	}
+	var p processors
+	p.beside(func() { now(before, "not confined") })
+	release := p.confine(2)
+	now(1, "confined")
+	p.beside(func() {
+		now(2, "beside a digest")
+		p.beside(func() { now(3, "beside two") })
+		now(2, "beside one again")
+	})
+	now(1, "confined again")
+	p.beside(func() {
+		release()
+		now(before, "released")
+	})
+	now(before, "released, and the digest over")
 	t.Setenv("GOMAXPROCS", "3")
-	Options{Alone: true}.confine(2)
-	if got := runtime.GOMAXPROCS(0); got != before {
-		t.Errorf("the user's own: got %d, want %d", got, before)
-	}
+	p.confine(2)
+	now(before, "the user's own")
 }

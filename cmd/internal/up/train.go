@@ -62,7 +62,9 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	if err != nil {
 		return core.Finish{}, "", err
 	}
-	defer u.options.confine(len(d.Core.Workers))()
+	if u.options.Alone {
+		defer r.store.processors.confine(len(d.Core.Workers))()
+	}
 	u.enter(loop, l, s, r)
 	finish := loop.Run(ctx)
 	u.leave(finish)
