@@ -112,6 +112,14 @@
 // kind internal. So is a panic: it is the end of its question alone, and its trace
 // goes to the log.
 //
+// # What a plugin holds
+//
+// A run looks every few seconds at what the plugin's process holds: its resident
+// memory and its threads, as the kernel counts them, and its goroutines, which Serve
+// tells where Info offers Vitals. A plugin that holds more than scheduler.limits says
+// is ended, as one with too many strikes is; status shows the figures. The test kit
+// finds one that leaves something behind with every question.
+//
 // # How questions travel
 //
 // Serve sees to this; it concerns who writes an SDK. Arrange and Assign are asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -402,3 +403,21 @@ def test_the_judge_of_orders_is_a_multiset(pool, answer, count):
     )  # fmt: skip
     good = len(answer) == min(count, len(pool)) and all(answer.count(s) <= pool.count(s) for s in answer)
     assert (judging.arrange(request, answer) is None) is good
+
+
+def test_what_grows_with_every_question_is_found():
+    gone = threading.Event()
+
+    class Leaks(Least):
+        def arrange(self, request):
+            threading.Thread(target=gone.wait, daemon=True).start()
+            return scheduler.first(request)
+
+    try:
+        results = {r.name: r for r in testing.check(Leaks, deadline_s=PATIENT_S)}
+    finally:
+        gone.set()
+    left = results["leaves nothing behind"]
+    assert left.status == testing.FAILED
+    said = re.fullmatch(r"want as much .* got threads: (\d+) before 300 calls, (\d+) after", left.detail)
+    assert said and int(said[2]) - int(said[1]) >= 250

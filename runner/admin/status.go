@@ -217,9 +217,12 @@ type PluginStatus struct {
 	Refused      uint64     `json:"refused"`   // answers that were not used
 	Fallbacks    uint64     `json:"fallbacks"` // questions that the built-in answered in its place, also while it rested
 	Strikes      int        `json:"strikes"`
-	Ends         int        `json:"ends"`  // how often it was ended or died
-	Last         string     `json:"last"`  // why, the last time; or why it is refused
-	Until        *time.Time `json:"until"` // of its quarantine
+	Ends         int        `json:"ends"`      // how often it was ended or died
+	Last         string     `json:"last"`      // why, the last time; or why it is refused
+	Until        *time.Time `json:"until"`     // of its quarantine
+	RSSBytes     uint64     `json:"rss_bytes"` // that it held at the last look, as the two below; 0: not known
+	Threads      int        `json:"threads"`
+	Goroutines   int        `json:"goroutines"` // of a plugin in Go
 }
 
 // DecidedBy says in words who made the newest decision of each kind.

@@ -46,6 +46,7 @@ func Catalog(p config.Plugin) host.Entry {
 func Hosting(c *config.Config) host.Options {
 	s, o := &c.Scheduler, host.Defaults()
 	o.Seed, o.Environ, o.Start, o.Call, o.Strikes = c.Run.Seed, os.Environ(), s.Start.D(), s.Deadline.D(), s.Strikes
+	o.Limits = host.Limits{MemoryBytes: uint64(s.Limits.Memory), Tasks: s.Limits.Tasks}
 	o.Backoff = host.Backoff{Min: s.BackoffMin.D(), Max: s.BackoffMax.D()}
 	return o
 }

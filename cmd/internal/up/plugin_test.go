@@ -16,6 +16,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
@@ -124,6 +125,18 @@ func plugs(t *testing.T, which string, more ...string) []string {
 	deadline := cmp.Or(deadlines[which], "2m")
 	return append([]string{"scheduler.use=plugged", "workers.targets=2", "scheduler.start=2m", "scheduler.deadline=" + deadline, "scheduler.backoff_min=20ms", "scheduler.backoff_max=100ms",
 		fmt.Sprintf("scheduler.plugins=[{name: plugged, path: %q, sha256: %s, args: [plugin, %s]}]", self, sum, which)}, more...)
+}
+
+// TestHostingLimits: what the configuration lets a plugin hold is what the host
+// ends it at.
+func TestHostingLimits(t *testing.T) {
+	c, err := config.Load("", []string{"scheduler.limits.memory=1GiB", "scheduler.limits.tasks=200"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := Hosting(c); o.Limits != (host.Limits{MemoryBytes: 1 << 30, Tasks: 200}) || o.Look <= 0 {
+		t.Errorf("got %+v, a look every %s", o.Limits, o.Look)
+	}
 }
 
 // orders reads which samples were arranged in each epoch.

@@ -88,7 +88,8 @@ func (u *up) pluginStatus(s *admin.Status) {
 	}
 	is := u.plugin.State()
 	s.Plugin = &admin.PluginStatus{Name: is.Name, Version: is.Version, SHA256: entry.SHA256, State: is.State, Pid: is.Pid, APIVersion: is.APIVersion, Starts: is.Starts,
-		Calls: is.Calls, Refused: is.Refused, Fallbacks: u.answers.fallbacks.Load(), Strikes: is.Strikes, Ends: is.Ends, Last: is.Last, Capabilities: []string{}}
+		Calls: is.Calls, Refused: is.Refused, Fallbacks: u.answers.fallbacks.Load(), Strikes: is.Strikes, Ends: is.Ends, Last: is.Last, Capabilities: []string{},
+		RSSBytes: is.Vitals.MemoryBytes, Threads: is.Vitals.Threads, Goroutines: is.Vitals.Goroutines}
 	for _, c := range is.Capabilities {
 		s.Plugin.Capabilities = append(s.Plugin.Capabilities, string(c))
 	}

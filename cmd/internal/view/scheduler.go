@@ -31,6 +31,9 @@ func (m model) scheduler() string {
 	if p.Strikes > 0 {
 		parts = append(parts, fmt.Sprintf("strike %d", p.Strikes))
 	}
+	if p.RSSBytes > 0 {
+		parts = append(parts, fmt.Sprintf("%d MiB", p.RSSBytes>>20))
+	}
 	if by := m.status.DecidedBy(); by != "" {
 		parts = append(parts, by)
 	}

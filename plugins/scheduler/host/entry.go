@@ -39,6 +39,8 @@ type Options struct {
 	Call      time.Duration // of one question
 	Strikes   int           // in a row, less one for every good answer; then it is ended
 	Backoff   Backoff
+	Look      time.Duration // from one look at what it holds to the next; 0: none
+	Limits    Limits        // of what it may hold; one that holds more is ended
 	Flush     time.Duration // to be told the events that wait, when it is stopped
 	Environ   []string      // that Entry.Env chooses from
 	Python    string        // the interpreter of scripts that name none; empty: those are refused
@@ -53,7 +55,7 @@ type Backoff struct{ Min, Max time.Duration }
 
 // Defaults are the bounds that a run uses.
 func Defaults() Options {
-	return Options{Start: 10 * time.Second, Call: time.Second, Strikes: 3, Backoff: Backoff{5 * time.Second, 5 * time.Minute}, Flush: 2 * time.Second}
+	return Options{Start: 10 * time.Second, Call: time.Second, Strikes: 3, Backoff: Backoff{5 * time.Second, 5 * time.Minute}, Look: 5 * time.Second, Flush: 2 * time.Second}
 }
 
 // logLimit bounds the log of one start, in bytes.
@@ -102,4 +104,5 @@ type State struct {
 	Ends         int       // how often it was ended or died
 	Last         string    // why, the last time
 	Until        time.Time // of a quarantine
+	Vitals       Vitals    // at the last look
 }
