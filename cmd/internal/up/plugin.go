@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -69,6 +70,7 @@ func (u *up) startPlugin(ctx context.Context) error {
 	o.LogPath = func(start int) string {
 		return u.dir.join("logs", fmt.Sprintf("scheduler-%s.%d.log", entry.Name, start))
 	}
+	o.Cut = u.pluginLogCut
 	p, err := host.Start(ctx, Catalog(*entry), o)
 	if err != nil {
 		err = PluginError(u.config, at, err)
@@ -127,6 +129,12 @@ func (u *up) pluginChanged(s host.State) {
 		message += fmt.Sprintf(", strike %d, refused %d of %d: %s", s.Strikes, s.Refused, s.Calls, s.Last)
 	}
 	u.observe(runner.Event{At: time.Now(), Level: level, Name: "scheduling plugin", Message: message})
+}
+
+// pluginLogCut tells what a plugin's full log lost. From any goroutine.
+func (u *up) pluginLogCut(path string, lines, bytes uint64) {
+	message := fmt.Sprintf("logs/%s is full: %d lines, %d bytes were not kept so far", filepath.Base(path), lines, bytes)
+	u.observe(runner.Event{At: time.Now(), Level: runner.Warn, Name: "scheduling plugin log cut", Message: message})
 }
 
 // consulted is a plugin as the loop asks it.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -238,6 +239,11 @@ func TestBadPluginInARun(t *testing.T) {
 		}
 		if n := len(pluginLog(t, u)); n < 1<<20 || n > 5<<20 {
 			t.Errorf("a log of %d bytes, want 4 MiB", n)
+		}
+		cut := eventsOf(t, u, "scheduling plugin log cut")
+		total := regexp.MustCompile(`dflash-runner: (\d+ lines, \d+ bytes) were not kept\n$`).FindStringSubmatch(pluginLog(t, u))
+		if len(cut) < 2 || len(cut) > 5 || !strings.Contains(cut[0], "scheduler-plugged.1.log is full: 1 lines, ") || len(total) == 0 || !strings.Contains(cut[len(cut)-1], total[1]) {
+			t.Errorf("log cut: events %q, the log's end %q", cut, total)
 		}
 	})
 	t.Run("leaks", func(t *testing.T) {

@@ -44,6 +44,9 @@ type Options struct {
 	Flush     time.Duration // to be told the events that wait, when it is stopped
 	Environ   []string      // that Entry.Env chooses from
 	Python    string        // the interpreter of scripts that name none; empty: those are refused
+	// Cut is told of what a full log lost: of the first line, of totals as they grow
+	// tenfold, and of all at the end, from any goroutine. May be nil.
+	Cut func(path string, lines, bytes uint64)
 	// Changed is told of every change of state, from any goroutine. May be nil.
 	Changed func(State)
 	// Staged is called between the check of a plugin's files and its start. For tests.
