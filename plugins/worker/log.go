@@ -31,17 +31,17 @@ type lifeLog struct {
 	logger hclog.Logger
 	onCut  func(Cut) // told of the first line that is cut, of totals that grow tenfold, and of the last; nil: nobody
 
-	mu      sync.Mutex // guards below
-	file    *os.File   // nil after a failed write or close
-	room    int64      // bytes that the file may still take
-	tail    []string
-	trace   tracebackFinder
-	noise   []string
-	noisy   int // lines of noise, kept or not
-	newest  time.Time
-	full    bool // the file was told that it is truncated
-	cut     Cut
-	told    Cut // the newest that onCut was told of
+	mu     sync.Mutex // guards below
+	file   *os.File   // nil after a failed write or close
+	room   int64      // bytes that the file may still take
+	tail   []string
+	trace  tracebackFinder
+	noise  []string
+	noisy  int // lines of noise, kept or not
+	newest time.Time
+	full   bool // the file was told that it is truncated
+	cut    Cut
+	told   Cut // the newest that onCut was told of
 }
 
 // openLog makes the log file of one life; there must be none yet.
