@@ -213,7 +213,8 @@ type PluginStatus struct {
 	APIVersion   uint32     `json:"api_version"`
 	Capabilities []string   `json:"capabilities"`
 	Starts       int        `json:"starts"`
-	Calls        uint64     `json:"calls"`
+	Calls        uint64     `json:"calls"`     // questions that it was asked, and that are over; one that was given up has no answer
+	Answers      uint64     `json:"answers"`   // that were used
 	Refused      uint64     `json:"refused"`   // answers that were not used
 	Fallbacks    uint64     `json:"fallbacks"` // questions that the built-in answered in its place, also while it rested
 	Strikes      int        `json:"strikes"`
@@ -236,7 +237,7 @@ func (s Status) DecidedBy() string {
 
 // well says in words how a plugin does to whom nothing happened.
 func (p *PluginStatus) well(s Status) string {
-	said := fmt.Sprintf("plugin %s %s is %s, %d answers", p.Name, p.Version, p.State, p.Calls)
+	said := fmt.Sprintf("plugin %s %s is %s, %d questions, %d answers used", p.Name, p.Version, p.State, p.Calls, p.Answers)
 	if by := s.DecidedBy(); by != "" {
 		said += "; " + by
 	}

@@ -126,7 +126,7 @@ func (u *up) pluginChanged(s host.State) {
 	}
 	message := fmt.Sprintf("%s %s: %s", s.Name, s.Version, s.State)
 	if s.State != host.Running || s.Strikes > 0 {
-		message += fmt.Sprintf(", strike %d, refused %d of %d: %s", s.Strikes, s.Refused, s.Calls, s.Last)
+		message += fmt.Sprintf(", strike %d, %d answers refused of %d questions: %s", s.Strikes, s.Refused, s.Calls, s.Last)
 	}
 	u.observe(runner.Event{At: time.Now(), Level: level, Name: "scheduling plugin", Message: message})
 }

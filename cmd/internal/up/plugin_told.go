@@ -88,7 +88,7 @@ func (u *up) pluginStatus(s *admin.Status) {
 	}
 	is := u.plugin.State()
 	s.Plugin = &admin.PluginStatus{Name: is.Name, Version: is.Version, SHA256: entry.SHA256, State: is.State, Pid: is.Pid, APIVersion: is.APIVersion, Starts: is.Starts,
-		Calls: is.Calls, Refused: is.Refused, Fallbacks: u.answers.fallbacks.Load(), Strikes: is.Strikes, Ends: is.Ends, Last: is.Last, Capabilities: []string{},
+		Calls: is.Calls, Answers: u.answers.used.Load(), Refused: is.Refused, Fallbacks: u.answers.fallbacks.Load(), Strikes: is.Strikes, Ends: is.Ends, Last: is.Last, Capabilities: []string{},
 		RSSBytes: is.Vitals.MemoryBytes, Threads: is.Vitals.Threads, Goroutines: is.Vitals.Goroutines}
 	for _, c := range is.Capabilities {
 		s.Plugin.Capabilities = append(s.Plugin.Capabilities, string(c))
@@ -97,7 +97,7 @@ func (u *up) pluginStatus(s *admin.Status) {
 		s.Plugin.Until = &is.Until
 	}
 	if is.Refused > 0 || is.Ends > 0 {
-		detail := fmt.Sprintf("plugin %s is %s: %d of %d answers refused, strike %d, ended %d times, last: %s", is.Name, is.State, is.Refused, is.Calls, is.Strikes, is.Ends, is.Last)
+		detail := fmt.Sprintf("plugin %s is %s: %d answers refused of %d questions, strike %d, ended %d times, last: %s", is.Name, is.State, is.Refused, is.Calls, is.Strikes, is.Ends, is.Last)
 		if by := s.DecidedBy(); by != "" {
 			detail += "; " + by
 		}

@@ -21,7 +21,7 @@ func (m model) scheduler() string {
 	case "quarantined", admin.PluginRefused:
 		paint = m.style.bad
 	}
-	parts := []string{strings.TrimSpace(p.Name + " " + p.Version), fmt.Sprintf("%d answers", p.Calls)}
+	parts := []string{strings.TrimSpace(p.Name + " " + p.Version), fmt.Sprintf("%d questions · %d used", p.Calls, p.Answers)}
 	if p.State == admin.PluginRefused {
 		parts[1] = "the built-in decides alone"
 	}

@@ -101,7 +101,7 @@ type State struct {
 	APIVersion   uint32
 	Capabilities []scheduler.Capability
 	Starts       int
-	Calls        uint64
+	Calls        uint64 // questions that it was asked, and that are over
 	Refused      uint64 // answers that were not used
 	Strikes      int
 	Ends         int       // how often it was ended or died
