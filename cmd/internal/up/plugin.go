@@ -70,7 +70,7 @@ func (u *up) startPlugin(ctx context.Context) error {
 	o.LogPath = func(start int) string {
 		return u.dir.join("logs", fmt.Sprintf("scheduler-%s.%d.log", entry.Name, start))
 	}
-	o.Cut = u.pluginLogCut
+	o.Cut, o.Waits = u.pluginLogCut, &u.waits
 	p, err := host.Start(ctx, Catalog(*entry), o)
 	if err != nil {
 		err = PluginError(u.config, at, err)

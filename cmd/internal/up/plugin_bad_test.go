@@ -68,6 +68,10 @@ func (b bad) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.
 				_, _ = os.Stderr.Write(chunk)
 			}
 		})
+	case "waits": // until the test saw that
+		for os.IsNotExist(stat(b.mark)) && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
 	case "leaks":
 		for range 1000 {
 			go func() { select {} }()
@@ -81,6 +85,11 @@ func (b bad) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.
 		}
 	}
 	return b.plugged.Arrange(ctx, q)
+}
+
+func stat(path string) error {
+	_, err := os.Stat(path)
+	return err
 }
 
 // badStart is a plugin that cannot be used, and what is said of it.
@@ -247,6 +256,39 @@ func TestBadPluginInARun(t *testing.T) {
 		total := regexp.MustCompile(`dflash-runner: (\d+ lines, \d+ bytes) were not kept\n$`).FindStringSubmatch(pluginLog(t, u))
 		if len(cut) < 2 || len(cut) > 5 || !strings.Contains(cut[0], "scheduler-plugged.1.log is full: 1 lines, ") || len(total) == 0 || !strings.Contains(cut[len(cut)-1], total[1]) {
 			t.Errorf("log cut: events %q, the log's end %q", cut, total)
+		}
+	})
+	t.Run("waits", func(t *testing.T) {
+		b, mark := newBench(t), filepath.Join(t.TempDir(), "seen")
+		set := badSettings(t, "waits")
+		for i := range set {
+			set[i] = strings.Replace(set[i], "args: [plugin, waits]", "args: [plugin, waits, "+mark+"]", 1)
+		}
+		f, u := b.run("bad", false, func(u *up) {
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for late := time.After(time.Minute); ; {
+				if p := u.Status().Plugin; p != nil && p.Waiting != nil {
+					if w := p.Waiting; w.Question != "arrange" || w.WaitedMS < 0 || w.DeadlineMS != 120_000 || w.Questions != 1 {
+						t.Errorf("waiting %+v", w)
+					}
+					break
+				}
+				select {
+				case <-tick.C:
+					continue
+				case <-late:
+					t.Error("status never says that arrange is waited for")
+				}
+				break
+			}
+			if err := os.WriteFile(mark, nil, 0o600); err != nil {
+				t.Error(err)
+			}
+		}, set...)
+		b.check(f, u)
+		if p := u.Status().Plugin; p == nil || p.Waiting != nil || p.Refused != 0 {
+			t.Errorf("plugin %+v", p)
 		}
 	})
 	t.Run("leaks", func(t *testing.T) {

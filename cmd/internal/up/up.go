@@ -90,7 +90,8 @@ type up struct {
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
 	held        []*flock.Lock  // cache entries that the run uses
 	teller      atomic.Pointer[teller]
-	answers     answers // of the plugin's answers
+	answers     answers    // of the plugin's answers
+	waits       host.Waits // for them
 
 	mu            sync.Mutex // guards below
 	loop          *drive.Loop

@@ -44,6 +44,8 @@ type Options struct {
 	Flush     time.Duration // to be told the events that wait, when it is stopped
 	Environ   []string      // that Entry.Env chooses from
 	Python    string        // the interpreter of scripts that name none; empty: those are refused
+	// Waits keeps what is waited for, so that it can be shown. May be nil.
+	Waits *Waits
 	// Cut is told of what a full log lost: of the first line, of totals as they grow
 	// tenfold, and of all at the end, from any goroutine. May be nil.
 	Cut func(path string, lines, bytes uint64)

@@ -207,8 +207,9 @@ func (p *process) start(ctx context.Context, o Options, number int) error {
 		}
 	})
 	defer giveUp()
-	began := time.Now()
-	if _, err := p.client.Start(); err != nil {
+	done, began := o.Waits.begin("handshake", o.Start), time.Now()
+	_, err := p.client.Start()
+	if done(); err != nil {
 		return p.refused(err, time.Since(began), o.Start)
 	}
 	if err := shows(c, made); err != nil {
