@@ -73,10 +73,11 @@
 // # Events
 //
 // An [Observer] is told of every event of the run from its start on, those that
-// events.jsonl has, in order and each once. Numbers count the run's events from 1;
-// a gap in them is what was lost: some hundreds wait for a plugin that does not keep
-// up, and more are dropped, as are those of the time in which it is quarantined. At
-// the end what waits is still told, within two seconds. Observing costs no strikes.
+// events.jsonl has, in order and each once: what happened before it was started is
+// told first. Numbers count the run's events from 1; a gap in them is what was lost:
+// some hundreds wait for a plugin that does not keep up, and more are dropped, as are
+// those of the time in which it is quarantined. At the end what waits is still told,
+// within two seconds. Observing costs no strikes.
 //
 // # Losses
 //

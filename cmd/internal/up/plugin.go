@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
@@ -74,6 +73,7 @@ func (u *up) startPlugin(ctx context.Context) error {
 	p, err := host.Start(ctx, Catalog(*entry), o)
 	if err != nil {
 		err = PluginError(u.config, at, err)
+		u.teller.Store(nil)
 		u.refusedPlugin(err)
 		if closing := release(); closing != nil {
 			u.warn("sockets", closing.Error())
@@ -88,7 +88,7 @@ func (u *up) startPlugin(ctx context.Context) error {
 	u.mu.Lock()
 	u.plugin, u.pluginRelease = p, release
 	u.mu.Unlock()
-	u.teller.Store(&teller{give: p.Observe})
+	u.teller.Load().begin(p.Observe)
 	return nil
 }
 
@@ -216,23 +216,4 @@ func (a *consulted) declined(of scheduler.Capability, err error) error {
 		a.answers.fallbacks.Add(1)
 	}
 	return fmt.Errorf("%w: %w", drive.ErrDeclined, err)
-}
-
-// teller tells a plugin of the run's events, numbered in the order in which they
-// came: what the plugin does not take in time leaves a gap.
-type teller struct {
-	mu     sync.Mutex // held while an event is given: two are never reordered
-	number uint64
-	give   func(scheduler.Event) // never waits
-}
-
-// observe takes an event. From any goroutine.
-func (t *teller) observe(e runner.Event) {
-	if t == nil {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.number++
-	t.give(scheduler.Event{Number: t.number, At: e.At, Level: e.Level, Name: e.Name, Message: e.Message, Worker: e.Worker, Step: e.Step, Row: e.Row})
 }
