@@ -202,6 +202,7 @@ def test_the_kit_names_other_bad_answers(method, answer, name, says):
         ({"depth": "x"}, "depth: want a whole number, got x"),
         ({"depth": True}, "depth: want a whole number, got true"),
         ({"depth": 12}, "depth: want at most 9, got 12"),
+        ({"dept": 4, "depth": 12}, "dept: unknown key; depth: want at most 9, got 12"),
     ],
 )
 def test_the_kit_hands_over_what_the_host_would(config, says):

@@ -93,18 +93,25 @@ func (u *up) startPlugin(ctx context.Context) error {
 }
 
 // PluginError says which plugin of a configuration cannot be used, and where the
-// configuration says what is refused.
+// configuration says what is refused: each of a plugin's own keys at its place.
 func PluginError(c *config.Config, at int, err error) error {
 	name, where := c.Scheduler.Plugins[at].Name, fmt.Sprintf("scheduler.plugins[%d]", at)
-	var key *host.ConfigError
-	if errors.As(err, &key) {
-		where += ".config"
-		if _, ok := c.Scheduler.Plugins[at].Config[strings.SplitN(key.Key, "[", 2)[0]]; ok {
-			where += "." + strings.SplitN(key.Key, "[", 2)[0]
-		}
-		return runner.Errorf(runner.Invalid, "%s: scheduler.plugins[%d].config.%w", c.Place(where), at, err).WithHint("%s", key.Hint)
+	var keys host.ConfigErrors
+	if !errors.As(err, &keys) {
+		return runner.Errorf(runner.KindOf(err), "%s: plugin %s: %w", c.Place(where), name, err).WithHint("%s", runner.HintOf(err))
 	}
-	return runner.Errorf(runner.KindOf(err), "%s: plugin %s: %w", c.Place(where), name, err).WithHint("%s", runner.HintOf(err))
+	var problems config.Problems
+	for _, key := range keys {
+		p := c.Problem(where+".config."+key.Key, errors.New(key.Msg))
+		p.Hint = key.Hint
+		problems = append(problems, p)
+	}
+	_ = problems.Err() // sorts them
+	said := make([]string, len(problems))
+	for i, p := range problems {
+		said[i] = p.String()
+	}
+	return &runner.Error{Kind: runner.Invalid, Msg: strings.Join(said, "; "), Err: problems} // status has it in one line
 }
 
 // stopPlugin ends the plugin, after the loop.

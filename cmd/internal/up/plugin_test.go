@@ -280,9 +280,14 @@ func TestRequiredPluginIsRefused(t *testing.T) {
 	}{
 		{"sum", strings.Repeat("0", 64), "{}", "plugin plugged: check plugin file " + self + ": want sha256 0000"},
 		{"key", sum, "\n        dept: 4", ": scheduler.plugins[0].config.dept: unknown key"},
+		{"keys", sum, "\n        depth: deep\n        dept: 4", "keys.yaml:%d:16: scheduler.plugins[0].config.depth: want a whole number, got deep\nhint: how deep\nerror: " +
+			filepath.Join(b.root, "keys.yaml") + ":%d:15: scheduler.plugins[0].config.dept: unknown key\nhint: the plugin's keys: depth\n"},
 	} {
 		file := filepath.Join(b.root, c.name+".yaml")
 		text := string(base) + fmt.Sprintf("\nscheduler:\n  use: plugged\n  required: true\n  plugins:\n    - name: plugged\n      path: %s\n      sha256: %s\n      args: [plugin, good]\n      config: %s\n", self, c.sum, c.config)
+		if n := strings.Count(text, "\n"); strings.Contains(c.says, "%d") { // the last two lines
+			c.says = fmt.Sprintf(c.says, n-1, n)
+		}
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

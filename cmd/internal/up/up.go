@@ -284,12 +284,12 @@ func (u *up) work(ctx context.Context) (core.Finish, error) {
 
 // codeOf gives the exit code of an error that ended a run before its loop did.
 func codeOf(err error) int {
+	if refused := (*pluginRefused)(nil); errors.As(err, &refused) { // also for its own configuration
+		return runner.ExitPreflight
+	}
 	var problems config.Problems
 	if errors.As(err, &problems) {
 		return runner.ExitUsage
-	}
-	if refused := (*pluginRefused)(nil); errors.As(err, &refused) {
-		return runner.ExitPreflight
 	}
 	switch runner.KindOf(err) {
 	case runner.Invalid, runner.NotFound:
