@@ -69,6 +69,9 @@ func (u *up) startPlugin(ctx context.Context) error {
 	o.LogPath = func(start int) string {
 		return u.dir.join("logs", fmt.Sprintf("scheduler-%s.%d.log", entry.Name, start))
 	}
+	if u.options.look > 0 {
+		o.Look = u.options.look
+	}
 	o.Cut, o.Waits = u.pluginLogCut, &u.waits
 	p, err := host.Start(ctx, Catalog(*entry), o)
 	if err != nil {

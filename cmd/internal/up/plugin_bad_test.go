@@ -68,6 +68,11 @@ func (b bad) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.
 				_, _ = os.Stderr.Write(chunk)
 			}
 		})
+	case "grows":
+		for range 1000 {
+			go func() { select {} }()
+		}
+		select {} // until it is ended
 	case "waits": // until the test saw that
 		for os.IsNotExist(stat(b.mark)) && ctx.Err() == nil {
 			time.Sleep(time.Millisecond)
@@ -256,6 +261,16 @@ func TestBadPluginInARun(t *testing.T) {
 		total := regexp.MustCompile(`dflash-runner: (\d+ lines, \d+ bytes) were not kept\n$`).FindStringSubmatch(pluginLog(t, u))
 		if len(cut) < 2 || len(cut) > 5 || !strings.Contains(cut[0], "scheduler-plugged.1.log is full: 1 lines, ") || len(total) == 0 || !strings.Contains(cut[len(cut)-1], total[1]) {
 			t.Errorf("log cut: events %q, the log's end %q", cut, total)
+		}
+	})
+	t.Run("grows", func(t *testing.T) {
+		b := newBench(t)
+		b.prepare = func(u *up) { u.options.look = 20 * time.Millisecond }
+		f, u := b.run("bad", false, nil, badSettings(t, "grows", "scheduler.limits.tasks=500", "scheduler.backoff_min=1h", "scheduler.backoff_max=1h")...)
+		b.check(f, u)
+		degraded(t, u.Status(), "ended 1 times, last: vitals: goroutines: want at most 500, got 1", "arrange by built-in")
+		if told := eventsOf(t, u, "scheduling plugin"); len(told) == 0 || !strings.Contains(told[len(told)-1], "quarantined") || !strings.Contains(told[len(told)-1], "vitals: goroutines") {
+			t.Errorf("events %q", told)
 		}
 	})
 	t.Run("waits", func(t *testing.T) {

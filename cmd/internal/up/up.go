@@ -62,6 +62,7 @@ type Options struct {
 	Stderr *os.File
 
 	staged func(code string) // called between a plugin's check and its start; nil but in tests
+	look   time.Duration     // from one look at what a plugin holds to the next; 0, as outside of tests: the host's
 }
 
 // intent is what the user asked of the run's name.
