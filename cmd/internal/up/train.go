@@ -55,12 +55,14 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	u.schedule(&d, r.plan)
 	d.Observe = func(e runner.Event) {
 		u.observe(e)
+		u.meter.observe(e)
 		b.observe(e)
 	}
 	loop, err := drive.New(d)
 	if err != nil {
 		return core.Finish{}, "", err
 	}
+	defer u.options.confine(len(d.Core.Workers))()
 	u.enter(loop, l, s, r)
 	finish := loop.Run(ctx)
 	u.leave(finish)
@@ -226,10 +228,12 @@ func (u *up) enter(loop *drive.Loop, l *launcher, s *settings, r recorded) {
 		loop.Stop(quick, why)
 	}
 	u.board.begin("launch")
+	u.meter.enter(partLaunch)
 }
 
 // leave keeps the last picture of a loop that is over.
 func (u *up) leave(f core.Finish) {
+	u.meter.leave()
 	u.refresh(context.Background())
 	v, _ := u.loop.View(context.Background())
 	u.mu.Lock()
