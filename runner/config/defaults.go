@@ -32,6 +32,7 @@ func defaults() *Config {
 		Scheduler: Scheduler{
 			Use: Balanced, Required: "false", Deadline: Duration(time.Second), Start: Duration(10 * time.Second), Strikes: 3, Pool: 1024,
 			BackoffMin: Duration(5 * time.Second), BackoffMax: Duration(5 * time.Minute),
+			Limits: SchedulerLimits{Memory: 8 << 30, Tasks: 10_000},
 		},
 		Failure: Failure{
 			Restarts: 3, Decay: Duration(10 * time.Minute),

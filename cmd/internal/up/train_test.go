@@ -127,7 +127,6 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 	if err := u.startPlugin(ctx); err != nil {
 		t.Fatal(err)
 	}
-	defer u.stopPlugin()
 	u.place(ctx)
 	u.announce()
 	beside := make(chan struct{})
@@ -142,6 +141,7 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 		t.Error(err)
 	}
 	<-beside
+	u.stopPlugin() // before the run's end, as work does
 	for _, err := range []error{u.end(f, "", ""), around.close(), dir.close()} {
 		if err != nil {
 			t.Error(err)

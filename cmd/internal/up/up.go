@@ -64,6 +64,7 @@ type Options struct {
 	Stderr *os.File
 
 	staged func(code string) // called between a plugin's check and its start; nil but in tests
+	look   time.Duration     // from one look at what a plugin holds to the next; 0, as outside of tests: the host's
 }
 
 // intent is what the user asked of the run's name.
@@ -93,7 +94,8 @@ type up struct {
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
 	held        []*flock.Lock  // cache entries that the run uses
 	teller      atomic.Pointer[teller]
-	answers     answers // of the plugin's answers
+	answers     answers    // of the plugin's answers
+	waits       host.Waits // for them
 
 	mu            sync.Mutex // guards below
 	loop          *drive.Loop
@@ -286,12 +288,12 @@ func (u *up) work(ctx context.Context) (core.Finish, error) {
 
 // codeOf gives the exit code of an error that ended a run before its loop did.
 func codeOf(err error) int {
+	if refused := (*pluginRefused)(nil); errors.As(err, &refused) { // also for its own configuration
+		return runner.ExitPreflight
+	}
 	var problems config.Problems
 	if errors.As(err, &problems) {
 		return runner.ExitUsage
-	}
-	if refused := (*pluginRefused)(nil); errors.As(err, &refused) {
-		return runner.ExitPreflight
 	}
 	switch runner.KindOf(err) {
 	case runner.Invalid, runner.NotFound:
