@@ -40,7 +40,7 @@ func settle(c *config.Config, directory string) (*settings, error) {
 	ids := c.CapturedLayers(m.Layers)
 	t := c.Training
 	s := &settings{config: c,
-		target: &workerv1.Target{Directory: directory, Dtype: c.Target.DType, LayerIds: unsigned(ids)},
+		target: &workerv1.Target{Directory: directory, Dtype: c.Target.DType, LayerIds: unsigned(ids), Replay: c.Target.Replay == "true"},
 		drafter: &workerv1.Drafter{Layers: uint32(c.Drafter.Layers), HiddenSize: or(c.Drafter.HiddenSize, m.HiddenSize),
 			IntermediateSize: or(c.Drafter.IntermediateSize, m.IntermediateSize), Heads: or(c.Drafter.Heads, m.Heads),
 			KvHeads: or(c.Drafter.KVHeads, m.KVHeads), HeadDim: or(c.Drafter.HeadDim, m.HeadDim),
