@@ -40,7 +40,7 @@ func settle(c *config.Config, directory string) (*settings, error) {
 	ids := c.CapturedLayers(m.Layers)
 	t := c.Training
 	s := &settings{config: c,
-		target: &workerv1.Target{Directory: directory, Dtype: c.Target.DType, LayerIds: unsigned(ids), Replay: c.Target.Replay == "true"},
+		target: &workerv1.Target{Directory: directory, Dtype: c.Target.DType, LayerIds: unsigned(ids)},
 		drafter: &workerv1.Drafter{Layers: uint32(c.Drafter.Layers), HiddenSize: or(c.Drafter.HiddenSize, m.HiddenSize),
 			IntermediateSize: or(c.Drafter.IntermediateSize, m.IntermediateSize), Heads: or(c.Drafter.Heads, m.Heads),
 			KvHeads: or(c.Drafter.KVHeads, m.KVHeads), HeadDim: or(c.Drafter.HeadDim, m.HeadDim),
@@ -84,6 +84,8 @@ func (s *settings) configuration(life runner.Life, d *rundir, data dataset, devi
 	if life.Worker.Role == runner.Target {
 		out.Attention, out.Flex = "sdpa", nil // nothing of a target is compiled
 		out.Role = workerv1.Role_ROLE_TARGET
+		out.Target = &workerv1.Target{Directory: s.target.Directory, Dtype: s.target.Dtype, LayerIds: s.target.LayerIds,
+			Replay: c.Target.Replay == "true"} // how it makes rows: the rest is the run's for good
 		out.HeldoutData, out.Prompts = data.heldout, data.prompts
 	} else {
 		out.Role = workerv1.Role_ROLE_DRAFTER
