@@ -150,6 +150,7 @@ func TestProblems(t *testing.T) {
 		{"flex in float32", valid, []string{"workers.device=cuda", "drafter.attention=flex"}, []string{"training.compute_dtype: want bfloat16 with drafter.attention flex, got float32"}},
 		{"flex with small heads", valid, []string{"workers.device=cuda", "drafter.attention=flex", "training.compute_dtype=bfloat16", "drafter.head_dim=8"}, []string{"drafter.head_dim: want at least 16 with drafter.attention flex, got 8"}},
 		{"kernel block of no size", valid, []string{"drafter.flex.block_m=48"}, []string{"drafter.flex.block_m: want a power of two, got 48 (0 leaves it to torch)"}},
+		{"rows replayed on a CPU", valid, []string{"target.replay=true"}, []string{"target.replay: want false on device cpu, got true"}},
 		{"another kernel backend", valid, []string{"drafter.flex.backend=flash"}, []string{"drafter.flex.backend: want triton, got \"flash\""}},
 		{"captured layer out of range", valid, []string{"target.layer_ids=[1,6]"}, []string{"target.layer_ids[1]: want a layer of the target before its last, 0 to 4, got 6"}},
 		{"captured layer twice", valid, []string{"target.layer_ids=[1,3,3]"}, []string{"target.layer_ids[2]: want each layer once, got 3 again"}},

@@ -8,7 +8,7 @@ func defaults() *Config {
 	return &Config{
 		Version: 1,
 		Run:     Run{Directory: "runs", Seed: 1},
-		Target: Target{DType: "float32", Embedded: Embedded{
+		Target: Target{DType: "float32", Replay: "false", Embedded: Embedded{
 			Corpus:     Corpus{Source: "python-stdlib", HeldoutEvery: 10},
 			HiddenSize: 128, IntermediateSize: 256, Layers: 6, Heads: 4, KVHeads: 2, HeadDim: 32,
 			InitializerRange: 0.08, Steps: 700, Batch: 8, SequenceTokens: 128,
