@@ -1,0 +1,133 @@
+"""SpecForge's step for DFlash, by what its checkout publishes.
+
+Known: 40d8feff (2026-07, `specforge.core.dflash`) and a6b6b023 (2026-08, `specforge.algorithms.common`).
+Source: https://github.com/sgl-project/SpecForge; its training loop calls the model, the backward and the
+optimiser as here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from peer_checkout import Checkout
+from peer_trainer import (
+    CLIP,
+    GAMMA,
+    LR,
+    STEPS,
+    Asked,
+    Trainer,
+    embedding_and_head,
+    join_alone,
+    rows_of,
+    target_settings,
+)
+from shape import TARGET_LAYERS
+from torch import Tensor, device, nn
+
+KNOWN = "SpecForge is known as of 40d8feff and a6b6b023 (sgl-project/SpecForge, 2026-07 and 2026-08)"
+
+
+def build(asked: Asked) -> Trainer:
+    """The online DFlash model, as it is compiled by the trainer itself: its attention alone."""
+    checkout = Checkout(asked.checkout, trainer="SpecForge", known=KNOWN)
+    online = checkout.find(
+        "OnlineDFlashModel", "specforge.core.dflash", "specforge.algorithms.common.dflash_family_model"
+    )
+    drafter = checkout.find("DFlashDraftModel", "specforge.modeling.draft.dflash")
+    optimiser = checkout.find("BF16Optimizer", "specforge.optimizer")
+    backends = [checkout.find(name, "specforge.training.backend") for name in _BACKEND] if asked.fsdp else []
+    attention = "sdpa" if asked.device == "cpu" else "flex_attention"
+    with device(asked.device):
+        made = checkout.load(drafter)
+        draft = checkout.call(made, drafter.name, config=_settings(asked, made, attention))
+        draft = draft.to(dtype=asked.dtype).train()
+    embedding, head = embedding_and_head(asked)
+    model = checkout.call(
+        checkout.load(online),
+        online.name,
+        draft_model=draft,
+        target_lm_head=head,
+        target_embed_tokens=embedding,
+        mask_token_id=asked.shape.mask_token_id,
+        block_size=asked.shape.block,
+        attention_backend=attention,
+        num_anchors=asked.shape.anchors,
+        loss_decay_gamma=GAMMA,
+    )
+    checkout.check(model, online.name, "input_ids", "hidden_states", "loss_mask")
+    wrap = _wrapper(checkout, asked, [checkout.load(one) for one in backends])
+    model, own = wrap(model, draft)
+    update = checkout.call(
+        checkout.load(optimiser),
+        optimiser.name,
+        model=draft,
+        lr=LR,
+        max_grad_norm=CLIP,
+        total_steps=STEPS,
+        warmup_ratio=0.04,
+    )
+    own(update)
+    rows = rows_of(asked)
+
+    def loss() -> Tensor:
+        found = model(input_ids=rows.tokens_BS, hidden_states=rows.hidden_BSC, loss_mask=rows.mask_BS)
+        return found[0] if isinstance(found, tuple) else found
+
+    return Trainer(
+        model=draft,
+        embedding=embedding,
+        head=head,
+        masters=list(getattr(update, "fp32_params", [])),
+        loss=loss,
+        update=update.step,
+        failed=checkout.failed,
+        parts={
+            "anchors and mask": f"drawn and built in the step by its model, for {attention}",
+            "wrapper": "FSDPTrainingBackend on one rank" if asked.fsdp else "none",
+            "clipping": f"to {CLIP:g}, by BF16Optimizer",
+            "compiled": "by itself: its attention" if attention == "flex_attention" else "nothing",
+            "left out": "logging, progress bar, checkpoints, data loading",
+        },
+    )
+
+
+_BACKEND = ("FSDPTrainingBackend", "ParallelConfig")
+
+
+def _settings(asked: Asked, drafter: Any, attention: str) -> Any:
+    """The drafter's configuration, of the class that the drafter names."""
+    shape = asked.shape
+    settings = drafter.config_class(
+        **target_settings(shape) | {"num_hidden_layers": shape.layers},
+        layer_types=["full_attention"] * shape.layers,
+        num_target_layers=TARGET_LAYERS,
+        block_size=shape.block,
+        dflash_config={"mask_token_id": shape.mask_token_id, "target_layer_ids": list(shape.layer_ids)},
+    )
+    settings._attn_implementation = attention  # noqa: SLF001 where transformers keeps it, as the trainer does
+    return settings
+
+
+def _wrapper(checkout: Checkout, asked: Asked, backend: list[Any]) -> Callable[[nn.Module, nn.Module], Any]:
+    """How the model is wrapped, and what the wrapper is told of the optimiser."""
+    if not backend:
+        return lambda model, _draft: (model, lambda _optimiser: None)
+    join_alone(asked)
+    made, settings = backend
+
+    def wrap(model: nn.Module, draft: nn.Module) -> tuple[nn.Module, Callable[[Any], None]]:
+        wrapper = checkout.call(
+            made,
+            "FSDPTrainingBackend",
+            parallel_config=checkout.call(
+                settings.from_distributed, "ParallelConfig.from_distributed", param_dtype=asked.dtype
+            ),
+        )
+        wrapped = checkout.call(
+            wrapper.prepare_model, "FSDPTrainingBackend.prepare_model", model=model, optimizer_target=draft
+        )
+        return wrapped, wrapper.set_optimizer
+
+    return wrap
