@@ -177,8 +177,8 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
     say("timed steps")
     steps, before = asked.rows // asked.batch, seen.compiles
     following_s = timed(lambda: [step(trainer) for _ in range(steps)], device) / steps
+    compiles = seen.compiles - before
     alone_s = sorted(timed(lambda: step(trainer), device) for _ in range(steps))[steps // 2]
-    masters = sorted({str(one.dtype).removeprefix("torch.") for one in trainer.masters})
     return {
         "torch": str(torch.__version__),
         "python": platform.python_version(),
@@ -190,10 +190,16 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
         "step_ms": following_s * 1e3,
         "alone_ms": alone_s * 1e3,
         "peak_bytes": peak_bytes(device),
-        "compiles": seen.compiles - before,
+        "compiles": -1 if seen.compiles < 0 else compiles,
         "dense_calls": seen.dense_calls,
-        "parts": trainer.parts | counts | {"optimiser": f"AdamW on {' and '.join(masters) or 'no'} masters"},
+        "parts": trainer.parts | counts | {"optimiser": _optimiser(trainer)},
     }
+
+
+def _optimiser(trainer: Trainer) -> str:
+    """What is known of the copies of the parameters that it updates."""
+    masters = sorted({str(one.dtype).removeprefix("torch.") for one in trainer.masters})
+    return f"on {' and '.join(masters)} masters" if masters else "on what it does not tell"
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ is switched off for DFlash, its training loop calls model, loss, backward, clipp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,40 +38,27 @@ class Settings(dict):
 def build(asked: Asked) -> Trainer:
     """The Qwen3 model of DSpark with Markov head, confidence head and distillation off."""
     checkout = Checkout(asked.checkout, trainer="DeepSpec", known=KNOWN)
-    configure = checkout.find("build_draft_config", "deepspec.modeling.dspark.qwen3.config")
-    drafter = checkout.find("Qwen3DSparkModel", "deepspec.modeling.dspark.qwen3.modeling")
-    objective = checkout.find("compute_dspark_loss", "deepspec.modeling.dspark.loss")
-    optimiser = checkout.find("BF16Optimizer", "deepspec.utils.optim")
-    forget = checkout.find("reset", "deepspec.utils.metrics")
+    found = [
+        checkout.find("build_draft_config", "deepspec.modeling.dspark.qwen3.config"),
+        checkout.find("Qwen3DSparkModel", "deepspec.modeling.dspark.qwen3.modeling"),
+        checkout.find("compute_dspark_loss", "deepspec.modeling.dspark.loss"),
+        checkout.find("BF16Optimizer", "deepspec.utils.optim"),
+        checkout.find("reset", "deepspec.utils.metrics"),
+    ]
     if asked.device == "cpu":
         raise WorkerError(
             Kind.EXHAUSTED,
             "use device cpu: want a GPU for DeepSpec, which has compiled attention alone, without a backward "
             "on a CPU",
         )
+    configure, drafter, objective, optimiser, forget = (checkout.load(one) for one in found)
     join_alone(asked)
-    draft = _drafter(checkout, asked, checkout.load(configure), checkout.load(drafter))
+    draft = _drafter(checkout, asked, configure, drafter)
     model = _wrapped(draft, asked)
-    compute, clear = checkout.load(objective), checkout.load(forget)
-    update = checkout.call(
-        checkout.load(optimiser), optimiser.name, model=draft, lr=LR, total_steps=STEPS, warmup_ratio=0.04
-    )
-    rows = rows_of(asked)
-    checkout.check(draft, drafter.name, "input_ids", "target_hidden_states", "loss_mask")
-
-    weighted = {"loss_decay_gamma": GAMMA, "ce_loss_alpha": 1.0, "l1_loss_alpha": 0.0}
-    weighted |= {"confidence_head_alpha": 0.0}
-    checkout.check(compute, objective.name, "outputs", *weighted)
-
-    def loss() -> Tensor:
-        clear()  # what the trainer's own logger empties every few steps
-        outputs = model(
-            input_ids=rows.tokens_BS, target_hidden_states=rows.hidden_BSC, loss_mask=rows.mask_BS
-        )
-        return compute(outputs=outputs, **weighted)
-
+    settings = {"lr": LR, "total_steps": STEPS, "warmup_ratio": 0.04}
+    update = checkout.call(optimiser, "BF16Optimizer", model=draft, **settings)
     trained = [one for one in draft.parameters() if one.requires_grad]
-    clip = getattr(model, "clip_grad_norm_", None) or (lambda most: nn.utils.clip_grad_norm_(trained, most))
+    clip = model.clip_grad_norm_ if asked.fsdp else lambda most: nn.utils.clip_grad_norm_(trained, most)
 
     def step() -> None:
         clip(CLIP)
@@ -81,7 +69,7 @@ def build(asked: Asked) -> Trainer:
         embedding=draft.embed_tokens,
         head=draft.lm_head,
         masters=list(getattr(update, "fp32_params", [])),
-        loss=loss,
+        loss=_loss(checkout, asked, model=model, draft=draft, objective=objective, forget=forget),
         update=step,
         failed=checkout.failed,
         parts={
@@ -92,6 +80,26 @@ def build(asked: Asked) -> Trainer:
             "left out": "logging, checkpoints, data loading, Markov and confidence heads, distillation",
         },
     )
+
+
+def _loss(
+    checkout: Checkout, asked: Asked, *, model: nn.Module, draft: nn.Module, objective: Any, forget: Any
+) -> Callable[[], Tensor]:
+    """A forward of the same rows every time; cross-entropy alone, as for DFlash."""
+    rows = rows_of(asked)
+    weighted = {"loss_decay_gamma": GAMMA, "ce_loss_alpha": 1.0, "l1_loss_alpha": 0.0}
+    weighted |= {"confidence_head_alpha": 0.0}
+    checkout.check(draft, "Qwen3DSparkModel", "input_ids", "target_hidden_states", "loss_mask")
+    checkout.check(objective, "compute_dspark_loss", "outputs", *weighted)
+
+    def loss() -> Tensor:
+        forget()  # what the trainer's own logger empties every few steps
+        outputs = model(
+            input_ids=rows.tokens_BS, target_hidden_states=rows.hidden_BSC, loss_mask=rows.mask_BS
+        )
+        return objective(outputs=outputs, **weighted)
+
+    return loss
 
 
 def _drafter(checkout: Checkout, asked: Asked, configure: Any, drafter: Any) -> nn.Module:

@@ -27,26 +27,28 @@ from shape import TARGET_LAYERS
 from torch import Tensor, device, nn
 
 KNOWN = "SpecForge is known as of 40d8feff and a6b6b023 (sgl-project/SpecForge, 2026-07 and 2026-08)"
+_MODELS = ("specforge.core.dflash", "specforge.algorithms.common.dflash_family_model")  # of both versions
+_WRAPPER = ("FSDPTrainingBackend", "ParallelConfig")
 
 
 def build(asked: Asked) -> Trainer:
-    """The online DFlash model, as it is compiled by the trainer itself: its attention alone."""
+    """The online DFlash model, compiled as the trainer compiles it by itself: its attention alone."""
     checkout = Checkout(asked.checkout, trainer="SpecForge", known=KNOWN)
-    online = checkout.find(
-        "OnlineDFlashModel", "specforge.core.dflash", "specforge.algorithms.common.dflash_family_model"
-    )
-    drafter = checkout.find("DFlashDraftModel", "specforge.modeling.draft.dflash")
-    optimiser = checkout.find("BF16Optimizer", "specforge.optimizer")
-    backends = [checkout.find(name, "specforge.training.backend") for name in _BACKEND] if asked.fsdp else []
+    found = [
+        checkout.find("OnlineDFlashModel", *_MODELS),
+        checkout.find("DFlashDraftModel", "specforge.modeling.draft.dflash"),
+        checkout.find("BF16Optimizer", "specforge.optimizer"),
+    ]
+    found += [checkout.find(name, "specforge.training.backend") for name in _WRAPPER if asked.fsdp]
+    online, drafter, optimiser, *wrapper = (checkout.load(one) for one in found)
     attention = "sdpa" if asked.device == "cpu" else "flex_attention"
     with device(asked.device):
-        made = checkout.load(drafter)
-        draft = checkout.call(made, drafter.name, config=_settings(asked, made, attention))
-        draft = draft.to(dtype=asked.dtype).train()
+        draft = checkout.call(drafter, "DFlashDraftModel", config=_settings(asked, drafter, attention))
+    draft = draft.to(dtype=asked.dtype).train()
     embedding, head = embedding_and_head(asked)
     model = checkout.call(
-        checkout.load(online),
-        online.name,
+        online,
+        "OnlineDFlashModel",
         draft_model=draft,
         target_lm_head=head,
         target_embed_tokens=embedding,
@@ -56,31 +58,14 @@ def build(asked: Asked) -> Trainer:
         num_anchors=asked.shape.anchors,
         loss_decay_gamma=GAMMA,
     )
-    checkout.check(model, online.name, "input_ids", "hidden_states", "loss_mask")
-    wrap = _wrapper(checkout, asked, [checkout.load(one) for one in backends])
-    model, own = wrap(model, draft)
-    update = checkout.call(
-        checkout.load(optimiser),
-        optimiser.name,
-        model=draft,
-        lr=LR,
-        max_grad_norm=CLIP,
-        total_steps=STEPS,
-        warmup_ratio=0.04,
-    )
-    own(update)
-    rows = rows_of(asked)
-
-    def loss() -> Tensor:
-        found = model(input_ids=rows.tokens_BS, hidden_states=rows.hidden_BSC, loss_mask=rows.mask_BS)
-        return found[0] if isinstance(found, tuple) else found
-
+    checkout.check(model, "OnlineDFlashModel", "input_ids", "hidden_states", "loss_mask")
+    model, update = _ready(checkout, asked, model=model, draft=draft, optimiser=optimiser, wrapper=wrapper)
     return Trainer(
         model=draft,
         embedding=embedding,
         head=head,
         masters=list(getattr(update, "fp32_params", [])),
-        loss=loss,
+        loss=_loss(model, asked),
         update=update.step,
         failed=checkout.failed,
         parts={
@@ -93,7 +78,15 @@ def build(asked: Asked) -> Trainer:
     )
 
 
-_BACKEND = ("FSDPTrainingBackend", "ParallelConfig")
+def _loss(model: nn.Module, asked: Asked) -> Callable[[], Tensor]:
+    """A forward of the same rows every time."""
+    rows = rows_of(asked)
+
+    def loss() -> Tensor:
+        found = model(input_ids=rows.tokens_BS, hidden_states=rows.hidden_BSC, loss_mask=rows.mask_BS)
+        return found[0] if isinstance(found, tuple) else found
+
+    return loss
 
 
 def _settings(asked: Asked, drafter: Any, attention: str) -> Any:
@@ -110,24 +103,35 @@ def _settings(asked: Asked, drafter: Any, attention: str) -> Any:
     return settings
 
 
-def _wrapper(checkout: Checkout, asked: Asked, backend: list[Any]) -> Callable[[nn.Module, nn.Module], Any]:
-    """How the model is wrapped, and what the wrapper is told of the optimiser."""
-    if not backend:
-        return lambda model, _draft: (model, lambda _optimiser: None)
-    join_alone(asked)
-    made, settings = backend
-
-    def wrap(model: nn.Module, draft: nn.Module) -> tuple[nn.Module, Callable[[Any], None]]:
-        wrapper = checkout.call(
-            made,
-            "FSDPTrainingBackend",
-            parallel_config=checkout.call(
-                settings.from_distributed, "ParallelConfig.from_distributed", param_dtype=asked.dtype
-            ),
+def _ready(
+    checkout: Checkout,
+    asked: Asked,
+    *,
+    model: nn.Module,
+    draft: nn.Module,
+    optimiser: Any,
+    wrapper: list[Any],
+) -> tuple[nn.Module, Any]:
+    """The model, wrapped where it was asked for, and its optimiser, which is made after that."""
+    backend = None
+    if wrapper:
+        join_alone(asked)
+        made, settings = wrapper
+        told = checkout.call(
+            settings.from_distributed, "ParallelConfig.from_distributed", param_dtype=asked.dtype
         )
-        wrapped = checkout.call(
-            wrapper.prepare_model, "FSDPTrainingBackend.prepare_model", model=model, optimizer_target=draft
-        )
-        return wrapped, wrapper.set_optimizer
-
-    return wrap
+        backend = checkout.call(made, "FSDPTrainingBackend", parallel_config=told)
+        wrap = "FSDPTrainingBackend.prepare_model"
+        model = checkout.call(backend.prepare_model, wrap, model=model, optimizer_target=draft)
+    update = checkout.call(
+        optimiser,
+        "BF16Optimizer",
+        model=draft,
+        lr=LR,
+        max_grad_norm=CLIP,
+        total_steps=STEPS,
+        warmup_ratio=0.04,
+    )
+    if backend is not None:
+        checkout.call(backend.set_optimizer, "FSDPTrainingBackend.set_optimizer", optimizer=update)
+    return model, update

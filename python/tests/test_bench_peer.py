@@ -55,12 +55,12 @@ class BF16Optimizer:
     def __init__(self, model, lr, weight_decay=0.0, max_grad_norm=0.5, total_steps=1, warmup_ratio=0.1):
         self.params = list(model.parameters())
         self.fp32_params = [p.detach().clone().float() for p in self.params]
-        self.steps = 0
+    steps = 0
     def step(self):
         assert all(p.grad is not None for p in self.params)
         for p in self.params:
             p.grad = None
-        self.steps += 1
+        BF16Optimizer.steps += 1
 """
 SPECFORGE = {
     "specforge/__init__.py": "",
@@ -127,9 +127,43 @@ def test_a_step_of_specforge(measure, model):
     assert parts["noise embedding"].startswith("12 tokens a row") and parts["head"].startswith(
         "12 slots a row"
     )
-    assert parts["optimiser"] == "AdamW on float32 masters" and parts["wrapper"] == "none"
-    optimiser = sys.modules["specforge.optimizer"]
-    assert optimiser.BF16Optimizer.__module__ == "specforge.optimizer"
+    assert parts["optimiser"] == "on float32 masters" and parts["wrapper"] == "none"
+    assert sys.modules["specforge.optimizer"].BF16Optimizer.steps == 3 + 2 + 2  # of two rows each
+
+
+BACKEND = """
+class ParallelConfig:
+    @classmethod
+    def from_distributed(cls, *, param_dtype):
+        import torch.distributed as dist
+        assert dist.get_world_size() == 1
+        return cls()
+class FSDPTrainingBackend:
+    told = []
+    def __init__(self, parallel_config, *, optimizer_factory=None):
+        assert isinstance(parallel_config, ParallelConfig)
+    def prepare_model(self, model, *, wrap=True, optimizer_target=None):
+        self.told += [type(model).__name__, type(optimizer_target).__name__]
+        return model
+    def set_optimizer(self, optimizer):
+        self.told.append(type(optimizer).__name__)
+"""
+
+
+def test_specforge_is_wrapped_as_it_ships(measure):
+    """By its own backend, which is told of the optimiser; without one, by name what is missing."""
+    missing = refused(measure, SPECFORGE, fsdp=True)
+    assert (
+        "find FSDPTrainingBackend of SpecForge: want it in specforge/training/backend.py" in missing.message
+    )
+    files = {"specforge/training/__init__.py": "", "specforge/training/backend.py": BACKEND}
+    try:
+        found = measure(SPECFORGE | files, fsdp=True)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert found["parts"]["wrapper"] == "FSDPTrainingBackend on one rank"
+    told = sys.modules["specforge.training.backend"].FSDPTrainingBackend.told
+    assert told == ["OnlineDFlashModel", "DFlashDraftModel", "BF16Optimizer"]
 
 
 def test_a_name_that_is_not_there(measure):

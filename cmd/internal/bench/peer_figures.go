@@ -125,7 +125,7 @@ func parts(x beside, shape Shape, cuda bool) []Part {
 		"noise embedding":  fmt.Sprintf("%d tokens a row, in the step", shape.Anchors*shape.Block),
 		"head":             fmt.Sprintf("%d slots a row: an anchor's own is left out", shape.Anchors*(shape.Block-1)),
 		"clipping":         "to 1",
-		"optimiser":        "AdamW on float32 masters",
+		"optimiser":        "on float32 masters",
 		"wrapper":          "none",
 		"compiled":         compiled,
 		"left out":         "votes and commits of a run, figures for people, checkpoints, data loading",
