@@ -73,8 +73,8 @@ class Checkout:
         """Import what was found.
 
         Raises:
-            WorkerError: not_found, where a package is missing or has not what is imported from it;
-                internal, where the import ends otherwise.
+            WorkerError: not_found, where a package is missing or has not what is imported from it, or the
+                name is not there in the end; internal, where the import ends otherwise.
         """
         try:
             module = importlib.import_module(found.module)
@@ -87,6 +87,13 @@ class Checkout:
                 Kind.INVALID,
                 f"import {found.module}: want it from {self.root}, got {module.__file__}",
                 hint="an installed copy hides the checkout",
+            )
+        if not hasattr(module, found.name):  # defined under a condition that does not hold here
+            raise WorkerError(
+                Kind.NOT_FOUND,
+                f"find {found.name} of {self._trainer}: want it in {self._seen(found.file)} once that is "
+                "run, got a module without it",
+                hint=self._known,
             )
         return getattr(module, found.name)
 

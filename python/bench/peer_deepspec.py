@@ -50,6 +50,7 @@ def build(asked: Asked) -> Trainer:
             Kind.EXHAUSTED,
             "use device cpu: want a GPU for DeepSpec, which has compiled attention alone, without a backward "
             "on a CPU",
+            hint="--device cuda on a machine with a GPU",
         )
     configure, drafter, objective, optimiser, forget = (checkout.load(one) for one in found)
     join_alone(asked)

@@ -191,8 +191,8 @@ def test_parameters_that_a_forward_wants_besides(measure):
     ("line", "says"),
     [
         (
-            "import no_such_package.comm",
-            "want package no_such_package, which specforge/optimizer.py:1 imports, got none installed",
+            "import specforge.other",  # which imports it
+            "want package no_such_package, which specforge/other.py:1 imports, got none installed",
         ),
         ("import specforge.gone", "want module specforge.gone, which specforge/optimizer.py:1 imports"),
         (
@@ -202,15 +202,19 @@ def test_parameters_that_a_forward_wants_besides(measure):
     ],
 )
 def test_an_import_that_lacks_something(measure, line, says):
-    error = refused(measure, SPECFORGE | {"specforge/optimizer.py": f"{line}\n{OPTIMISER}"})
+    files = {"specforge/optimizer.py": f"{line}\n{OPTIMISER}"}
+    files["specforge/other.py"] = "import no_such_package.comm"
+    error = refused(measure, SPECFORGE | files)
     assert error.kind is Kind.NOT_FOUND and says in error.message
-    assert "specforge/optimizer.py:1" in error.message and error.hint
+    assert ":1" in error.message and error.hint
 
 
 def test_an_import_that_fails(measure):
     error = refused(measure, SPECFORGE | {"specforge/optimizer.py": f"1 / 0\n{OPTIMISER}"})
     assert error.kind is Kind.INTERNAL
     assert "ZeroDivisionError: division by zero (specforge/optimizer.py:1)" in error.message
+    error = refused(measure, SPECFORGE | {"specforge/optimizer.py": "if 0:\n    class BF16Optimizer: ..."})
+    assert error.kind is Kind.NOT_FOUND and "in specforge/optimizer.py once that is run" in error.message
     error = refused(measure, SPECFORGE | {"specforge/optimizer.py": "def ("})
     assert error.kind is Kind.INVALID and "read specforge/optimizer.py of SpecForge" in error.message
 

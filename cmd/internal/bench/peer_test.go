@@ -54,10 +54,12 @@ func TestPut(t *testing.T) {
 		kind         runner.Kind
 		says, hint   string
 	}{
-		{"an error that is told", `echo '{"error":{"kind":"exhausted","message":"OutOfMemoryError: CUDA out of memory","hint":"h"}}'; exit 1`, runner.Exhausted, "OutOfMemoryError", "h"},
+		{"an error that is told", `echo '{"error":{"kind":"exhausted","message":"OutOfMemoryError: CUDA out of memory","hint":""}}'; exit 1`, runner.Exhausted,
+			"run SpecForge: OutOfMemoryError: CUDA out of memory", "--batch"},
+		{"an error with its own hint", `echo '{"error":{"kind":"exhausted","message":"use device cpu","hint":"--device cuda"}}'; exit 1`, runner.Exhausted, "use device cpu", "--device cuda"},
 		{"a crash", `echo "peer: first step" >&2; echo "Fatal Python error" >&2; kill -SEGV $$`, runner.Internal,
 			"run SpecForge: want an answer, got signal: segmentation fault (in: first step): Fatal Python error", ""},
-		{"an end without a word", `exit 7`, runner.Internal, "got exit status 7", ""},
+		{"an end without a word", `echo "peer: first step" >&2; exit 7`, runner.Internal, "got exit status 7 (in: first step)", ""},
 		{"a kill by the system", `kill -KILL $$`, runner.Internal, "signal: killed", "memory"},
 		{"an answer that is none", `echo no`, runner.Internal, "read answer of SpecForge", ""},
 	} {

@@ -18,6 +18,7 @@ import (
 const (
 	keptOutput = 1 << 20 // bytes of what a process prints, the last of it
 	drainWait  = 5 * time.Second
+	phaseMark  = "peer: " // before a line that says how far a script is
 )
 
 // tail keeps the end of what is written to it.
@@ -67,7 +68,7 @@ func (p *Python) put(ctx context.Context, q question, into any) error {
 			WithHint("--deadline is how long one process may take")
 	}
 	if told := refusal(stdout.kept); told != nil {
-		return told
+		return q.refused(told)
 	}
 	if err != nil {
 		return q.died(err, stderr.kept)
@@ -78,6 +79,15 @@ func (p *Python) put(ctx context.Context, q question, into any) error {
 	return nil
 }
 
+// refused says who told an error. Memory that ran out can be had another way.
+func (q question) refused(told error) error {
+	hint := runner.HintOf(told)
+	if runner.KindOf(told) == runner.Exhausted && hint == "" {
+		hint = "fewer rows in a step (--batch), or a smaller shape (--scale)"
+	}
+	return runner.Errorf(runner.KindOf(told), "run %s: %w", q.name, told).WithHint("%s", hint)
+}
+
 // died says how a process ended without an answer.
 func (q question) died(err error, stderr []byte) error {
 	var exit *exec.ExitError
@@ -86,8 +96,10 @@ func (q question) died(err error, stderr []byte) error {
 	}
 	status, _ := exit.Sys().(syscall.WaitStatus)
 	said := lastLine(stderr)
-	if said != "" {
+	if said != "" && !strings.HasPrefix(said, phaseMark) {
 		said = ": " + said
+	} else {
+		said = ""
 	}
 	told := runner.Errorf(runner.Internal, "run %s: want an answer, got %s%s%s", q.name, exit.ProcessState, reached(stderr), said)
 	if status.Signaled() && status.Signal() == syscall.SIGKILL {
@@ -98,10 +110,9 @@ func (q question) died(err error, stderr []byte) error {
 
 // reached is the last phase that a process told.
 func reached(stderr []byte) string {
-	const mark = "peer: "
 	lines := strings.Split(string(stderr), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {
-		if phase, ok := strings.CutPrefix(lines[i], mark); ok {
+		if phase, ok := strings.CutPrefix(lines[i], phaseMark); ok {
 			return fmt.Sprintf(" (in: %s)", phase)
 		}
 	}
