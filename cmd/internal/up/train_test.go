@@ -109,7 +109,7 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &up{config: c, dir: dir, cores: 2, board: newBoard(time.Now), started: time.Now(), state: admin.Starting, phases: map[runner.Worker]string{},
+	u := &up{config: c, dir: dir, cores: 2, board: newBoard(time.Now), meter: newMeter(cpuSeconds), started: time.Now(), state: admin.Starting, phases: map[runner.Worker]string{},
 		python: python{interpreter: program, tree: b.root, fingerprint: "test"}}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -58,6 +58,8 @@ type Options struct {
 	Ready func(directory string)
 	// Detached: the run has no terminal and does not end with one.
 	Detached bool
+	// Alone: this process does nothing else, and may be set up for the run.
+	Alone bool
 	// Stderr takes errors and hints.
 	Stderr *os.File
 
@@ -83,6 +85,7 @@ type up struct {
 	deaths      *deaths // nil until it is open
 	metrics     http.Handler
 	started     time.Time
+	meter       *meter
 	environment *pyenv.Env     // nil until it was made or found
 	plan        plan.Plan      // from preflight on
 	has         plan.Machine   // what there is; from preflight on
@@ -145,7 +148,7 @@ func Run(ctx context.Context, o Options) int {
 	if dir.name != name {
 		fmt.Fprintf(o.Stderr, "note: run %s is finished: this one is %s\n", name, dir.name)
 	}
-	u := &up{options: o, config: c, dir: dir, cores: runtime.NumCPU(), board: newBoard(time.Now), started: time.Now(), state: admin.Starting, phases: map[runner.Worker]string{}}
+	u := &up{options: o, config: c, dir: dir, cores: runtime.NumCPU(), board: newBoard(time.Now), started: time.Now(), meter: newMeter(cpuSeconds), state: admin.Starting, phases: map[runner.Worker]string{}}
 	code, err := u.run(ctx)
 	if err := dir.close(); err != nil {
 		say(o.Stderr, err, 0)
