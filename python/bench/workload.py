@@ -1,7 +1,7 @@
 """The workload that a bench names: a drafter as a worker is told it, its head, its rows, its arithmetic.
 
 The reference, W: a drafter of 5 layers on a target with hidden size 4,096 and a vocabulary of 151,936, rows
-of 3,072 tokens with 512 blocks of 16. Names and sizes come from cmd/internal/bench/shape.go.
+of 3,072 tokens with 512 blocks of 16.
 
 Shapes: S tokens of the row, V vocabulary, D hidden size, C captured width.
 """
@@ -10,48 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from dflash_runner.packing import Packed
 from dflash_runner.worker.v1 import worker_pb2
 from safetensors.torch import save_file
+from shape import TARGET_LAYERS, Shape
 from torch import Tensor, nn
 
-TARGET_LAYERS = 36
-_SPREAD = 32  # layers between the first captured one and the last
 _DOCUMENTS = (10, 8, 6, 5, 3)  # parts of 32: how a target's row is packed
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """Sizes of a drafter and its rows."""
-
-    tokens: int  # S
-    anchors: int  # N
-    block: int  # K
-    vocabulary: int  # V
-    hidden: int  # D
-    intermediate: int
-    layers: int
-    captured: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    dtype: str  # float32 or bfloat16; of compute
-
-    @classmethod
-    def told(cls, asked: dict[str, Any]) -> Shape:
-        """The shape of a question's JSON, in which S and N have their letters."""
-        names = {"tokens": "S", "anchors": "N"}
-        return cls(**{name: asked[names.get(name, name)] for name in cls.__dataclass_fields__})
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        """Captured layers, spread over the target as the reference's: 1, 9, 17, 25, 33."""
-        return tuple(1 + i * _SPREAD // max(1, self.captured - 1) for i in range(self.captured))
 
 
 def message(shape: Shape, directory: Path, *, device: str, threads: int) -> worker_pb2.Configuration:
@@ -84,7 +52,7 @@ def message(shape: Shape, directory: Path, *, device: str, threads: int) -> work
             rms_norm_eps=1e-6,
             rope_theta=1e6,
             block_size=shape.block,
-            mask_token_id=shape.vocabulary - 1,
+            mask_token_id=shape.mask_token_id,
             target_layers=TARGET_LAYERS,
             max_position_embeddings=40_960,
         ),
