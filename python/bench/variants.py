@@ -22,7 +22,8 @@ from dflash_runner.flex import Flex
 from dflash_runner.head import FrozenHead
 from dflash_runner.kernels import kernels
 from dflash_runner.loss import cross_entropy
-from step import message, timed
+from shape import Shape
+from step import median_ms
 
 FORWARD = (
     (128, 64, 8, 3),
@@ -44,6 +45,27 @@ BACKWARD = (
 """(block_m1, block_n1, block_m2, block_n2, warps, stages)."""
 CHUNKS = (1, 2, 3, 4, 6)
 """Into how many chunks the slots of a row are cut."""
+
+
+DEVICE = torch.device("cuda", 0)
+
+
+def workload_w(scale: int) -> Shape:
+    """The reference, as cmd/internal/bench/shape.go has it, its sizes divided; up to 8."""
+    return Shape(
+        tokens=3072 // scale,
+        anchors=512 // scale,
+        block=16,
+        vocabulary=151_936 // scale,
+        hidden=4096 // scale,
+        intermediate=12_288 // scale,
+        layers=5,
+        captured=5,
+        heads=32 // scale,
+        kv_heads=max(1, 8 // scale),
+        head_dim=128,
+        dtype="bfloat16",
+    )
 
 
 def settings(forward: tuple[int, ...], backward: tuple[int, ...]) -> FlexSettings:
@@ -84,27 +106,29 @@ def both_ways(forward: Callable[[], torch.Tensor], rounds: int) -> dict[str, flo
     first = time.perf_counter() - start
     return {
         "first_s": round(first, 2),
-        "forward_ms": round(timed(ahead, rounds=rounds), 3),
-        "backward_ms": round(timed(back, rounds=rounds), 3),
+        "forward_ms": round(median_ms(ahead, device=DEVICE, rounds=rounds), 3),
+        "backward_ms": round(median_ms(back, device=DEVICE, rounds=rounds), 3),
     }
 
 
 def attention(scale: int, rounds: int) -> list[dict[str, object]]:
     """Each forward with the first backward, then each backward with the first forward."""
-    shape = message(".", scale=scale, device="cuda:0")
-    d, tokens, anchors = shape.drafter, shape.training.buckets[0], shape.training.anchors
+    shape = workload_w(scale)
+    tokens, anchors = shape.tokens, shape.anchors
     generator = torch.Generator("cuda").manual_seed(0)
     places = torch.randperm(tokens - 1, generator=generator, device="cuda")[:anchors].sort().values
     rule = Rule(
         anchors_BN=places[None],
         keep_BN=torch.ones(1, anchors, dtype=torch.bool, device="cuda"),
         documents_BS=torch.zeros(1, tokens, dtype=torch.int64, device="cuda"),
-        block_size=d.block_size,
+        block_size=shape.block,
     )
-    queries = anchors * d.block_size
-    sizes = [(d.heads, queries), (d.kv_heads, tokens + queries), (d.kv_heads, tokens + queries)]
+    queries = anchors * shape.block
+    sizes = [(shape.heads, queries), (shape.kv_heads, tokens + queries), (shape.kv_heads, tokens + queries)]
     drawn = [
-        torch.randn(1, length, heads, d.head_dim, generator=generator, device="cuda", dtype=torch.bfloat16)
+        torch.randn(
+            1, length, heads, shape.head_dim, generator=generator, device="cuda", dtype=torch.bfloat16
+        )
         .transpose(1, 2)  # a token's heads side by side, as the drafter has them
         .requires_grad_()
         for heads, length in sizes
@@ -122,19 +146,21 @@ def attention(scale: int, rounds: int) -> list[dict[str, object]]:
 
 def loss(scale: int, rounds: int) -> list[dict[str, object]]:
     """The head and the cross-entropy of a row, in so many chunks."""
-    shape = message(".", scale=scale, device="cuda:0")
-    d, slots = shape.drafter, shape.training.anchors * (shape.drafter.block_size - 1)
+    shape = workload_w(scale)
+    slots = shape.anchors * (shape.block - 1)
     generator = torch.Generator("cuda").manual_seed(0)
     head_VD = torch.randn(
-        d.vocab_size, d.hidden_size, generator=generator, device="cuda", dtype=torch.bfloat16
+        shape.vocabulary, shape.hidden, generator=generator, device="cuda", dtype=torch.bfloat16
     ).mul_(0.02)
     hidden_RD = torch.randn(
-        slots, d.hidden_size, generator=generator, device="cuda", dtype=torch.bfloat16
+        slots, shape.hidden, generator=generator, device="cuda", dtype=torch.bfloat16
     ).requires_grad_()
-    labels_R = torch.randint(d.vocab_size, (slots,), generator=generator, device="cuda")
+    labels_R = torch.randint(shape.vocabulary, (slots,), generator=generator, device="cuda")
     found = []
     for chunks in CHUNKS:
-        by = dataclasses.replace(kernels(), score_bytes=slots // chunks * 2 * d.vocab_size)
+        plain = kernels()
+        rows = -(-slots // chunks)
+        by = dataclasses.replace(plain, score_bytes=rows * plain.logit_bytes * shape.vocabulary)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
 
