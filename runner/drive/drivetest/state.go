@@ -34,6 +34,10 @@ func (w *Worker) image(l Lane, a ask, o runner.Image, fault Fault) error {
 	} else if fault == Lie {
 		saved = lie(saved, w.How)
 	}
+	if err := l.SendReply(a.seq, taken, nil); err != nil {
+		closeFile(a)
+		return err
+	}
 	w.beside.Go(func() {
 		defer closeFile(a)
 		if w.Saving != nil {
@@ -42,7 +46,7 @@ func (w *Worker) image(l Lane, a ask, o runner.Image, fault Fault) error {
 		// A lane that is lost ends the main thread as well.
 		_ = l.SendReply(a.seq, w.save(a.file, b, saved), nil)
 	})
-	return l.SendReply(a.seq, taken, nil)
+	return nil
 }
 
 // save writes a copy of the state as a safetensors file of just the size.
