@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dflash_runner import devices
-from dflash_runner.config import Configuration
+from dflash_runner.config import PRECISIONS, Configuration
 from dflash_runner.frozen import FrozenTarget
 from dflash_runner.packing import Packed
 from dflash_runner.warmup import Difference, Ran
@@ -50,6 +50,12 @@ class TargetSubject:
     def held_bytes(self) -> int:
         """Nothing beside the passes' own."""
         return 0
+
+    precision = PRECISIONS[0]
+
+    def products(self) -> tuple[int, int]:
+        """None in fp8."""
+        return 0, 0
 
     def calls(self, *, named: bool) -> Calls:  # noqa: ARG002 it costs nothing here
         """Counts calls of torch's own attention, which the model makes."""
