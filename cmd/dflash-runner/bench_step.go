@@ -12,9 +12,13 @@ import (
 const benchExits = "\n\nExit codes: 0 measured, also where a goal was missed; 2 for a workload that cannot be, or a Python without the\n" +
 	"packages or built without CUDA; 3 without the GPUs that were asked for; 1 for the rest."
 
+// defaultPrecision leaves matrix products to the workload's dtype.
+const defaultPrecision = "compute_dtype"
+
 // benchFlags are those of benches that compute: where, with what, on what.
 type benchFlags struct {
 	interpreter, device, workload string
+	precision                     string
 	gpus, scale                   int
 	sizes                         bench.Sizes
 }
@@ -40,6 +44,7 @@ func (f *benchFlags) shapes(cmd *cobra.Command) {
 	} {
 		o.IntVar(x.into, x.name, 0, x.what+" (default: the workload's)")
 	}
+	o.StringVar(&f.precision, "precision", defaultPrecision, "of matrix products: compute_dtype, or fp8 (see drafter.precision)")
 	o.StringVar(&f.sizes.DType, "dtype", "", "float32 or bfloat16, of compute (default: the workload's)")
 }
 
@@ -60,6 +65,9 @@ func (f *benchFlags) shape(cuda bool) (bench.Shape, error) {
 		return s, err
 	}
 	s = s.With(f.sizes)
+	if f.precision != defaultPrecision {
+		s.Precision = f.precision
+	}
 	return s, s.Check(cuda)
 }
 
@@ -87,7 +95,7 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			"--profile adds where the time goes: by group of kernels, the longest kernels, and on a GPU the gaps between\n" +
 			"kernels in steps that follow one another." + benchExits,
 		Example: "  dflash-runner bench step --profile\n  dflash-runner bench step --device cpu --rows 5 --json\n" +
-			"  dflash-runner bench step --scale 4 --anchors 64",
+			"  dflash-runner bench step --scale 4 --anchors 64\n  dflash-runner bench step --precision fp8",
 		Args: atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if rows < 1 {
