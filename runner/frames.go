@@ -196,7 +196,12 @@ type (
 		Step  Step
 		Clean bool
 	}
-	// Saved answers Image; Image is zero where nothing was written.
+	// Taken is the first answer to Image: the state is copied and may change.
+	Taken struct {
+		Step   Step
+		BusyUS uint64
+	}
+	// Saved follows Taken; Image is zero where nothing was written.
 	Saved struct {
 		Step       Step
 		Written    bool
@@ -242,6 +247,7 @@ func (Trained) reply() string   { return "trained" }
 func (Voted) reply() string     { return "voted" }
 func (Committed) reply() string { return "committed" }
 func (Aborted) reply() string   { return "aborted" }
+func (Taken) reply() string     { return "taken" }
 func (Saved) reply() string     { return "saved" }
 func (Loaded) reply() string    { return "loaded" }
 func (Evaluated) reply() string { return "evaluated" }

@@ -17,6 +17,7 @@ from dflash_runner.communicator import Communicator
 from dflash_runner.config import Configuration
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frames import RowLoss, bits_of
+from dflash_runner.imaging import Imaging
 from dflash_runner.lane import LaneError
 from dflash_runner.orders import (
     Abort,
@@ -32,25 +33,22 @@ from dflash_runner.orders import (
 )
 from dflash_runner.preparation import Prepared
 from dflash_runner.replies import (
-    NO_DIGEST,
     Aborted,
     Committed,
     Joined,
     Loaded,
     Pulled,
-    Saved,
     Trained,
     Voted,
 )
 from dflash_runner.slots import layout
-from dflash_runner.staging import Pieces, Staging
+from dflash_runner.staging import Staging
 from dflash_runner.standing import Standing
 from dflash_runner.trainer import DTYPES, Figures, Trainer
 from dflash_runner.warmup import Clock, prepare_torch, warm_up
 from dflash_runner.warmup_drafter import DrafterSubject
 from dflash_runner.watch import Watch
 from dflash_runner.worker.faults import NAN, Faults
-from dflash_runner.worker.loop import Helper
 from dflash_runner.worker.role import Built, Send
 
 _SLOT_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
@@ -82,8 +80,7 @@ class DrafterRole:
         self._watch = Watch()
         self._standing = Standing()
         self._arenas = Arenas(staging=staged)  # written by the lane's thread, read by the copy thread
-        self._writer = Helper("image")
-        self._pieces = Pieces(device) if device.type != "cpu" else None  # of the image thread
+        self._imaging = Imaging(self._trainer)
         self._clock.lap("build")
 
     def built(self) -> Built:
@@ -160,7 +157,7 @@ class DrafterRole:
 
     def settle(self) -> None:
         """Wait for an image that is being written."""
-        self._writer.settle()
+        self._imaging.settle()
 
     def _join(self, order: Join, send: Send) -> None:
         """Make the communicator, the last one being given up."""
@@ -242,9 +239,9 @@ class DrafterRole:
         )
 
     def _commit(self, order: Commit, send: Send) -> None:
-        """Apply the optimiser, once an image of the step before is complete."""
+        """Apply the optimiser, once the state of the step before is copied for its image."""
         if self._standing.commit(order):
-            self._writer.settle()
+            self._imaging.await_copy()
             self._trainer.apply(lr=order.lr)
             self._trainer.settle()
             self._watch.check()
@@ -266,48 +263,16 @@ class DrafterRole:
         self._buffers.dropped()
 
     def _image(self, order: Image, fd: int | None, send: Send) -> None:
-        """Save the state beside the next forward; `commit` waits until it is complete."""
+        """Take an image beside the next forward; `commit` waits until the state is copied."""
         self._standing.image(order)
-        chain = self._standing.chain
-        if fd is not None:
-            image.check_size(fd, nbytes=order.nbytes, state=self._trainer.state())
-        own = os.dup(fd) if fd is not None else None
-        self._writer.put(lambda: self._save(order, own, chain, send))
-
-    def _save(self, order: Image, fd: int | None, chain: bytes, send: Send) -> None:
-        """Write and digest; on the image thread."""
-        start = time.perf_counter()
-        parameters = self._trainer.parameters_digest(pieces=self._pieces)
-        digest = NO_DIGEST
-        if fd is not None:
-            try:
-                head = image.Head(
-                    step=order.step,
-                    optimizer_step=self._trainer.optimizer_step(),
-                    chain=chain,
-                    parameters=parameters,
-                )
-                state = self._trainer.state()
-                digest = image.write(fd, nbytes=order.nbytes, state=state, head=head, pieces=self._pieces)
-            finally:
-                os.close(fd)
-        send(
-            Saved(
-                seq=order.seq,
-                step=order.step,
-                written=fd is not None,
-                image=digest,
-                parameters=parameters,
-                busy_us=_since(start),
-            )
-        )
+        self._imaging.begin(order, fd=fd, chain=self._standing.chain, send=send)
 
     def _load(self, order: Load, fd: int | None, send: Send) -> None:
         """Take another state over, whole or not at all."""
         if fd is None:
             raise AssertionError("the lane gives a load its descriptor")
         self._standing.load(order)
-        self._writer.settle()
+        self._imaging.await_copy()
         head = image.read(fd, nbytes=order.nbytes, state=self._trainer.state(), step=order.step)
         self._trainer.loaded(optimizer_step=head.optimizer_step)
         ended = self._standing.loaded(order, chain=head.chain)

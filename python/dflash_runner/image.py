@@ -4,9 +4,9 @@ The supervisor makes the memfd, of exactly the size that `image_bytes` says, and
 state outlives every worker, and a checkpoint is the same bytes on disk. Each parameter appears
 three times, under `masters.`, `exp_avg.` and `exp_avg_sq.`, always float32.
 
-State on a device passes through two pinned pieces, so the host holds no second copy of it. What an
-image costs is its digests: SHA-256 over the masters and over the whole file, four times the masters'
-bytes (16.8 GB for 1.05 B parameters, at 1 to 2 GB/s of one core), beside the training.
+What an image costs is its digests: SHA-256 over the masters and over the whole file, four times the masters'
+bytes (16.8 GB for 1.05 B parameters, at 1 to 2 GB/s of one core). They are made beside the training, of a
+copy on the host (`snapshot`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -37,6 +38,13 @@ _DTYPES = {
 }
 
 
+class Bytes(Protocol):
+    """What gives tensors' bytes on the host."""
+
+    def of(self, tensor: Tensor) -> Iterable[Tensor]:
+        """Of one tensor, uint8 in order; a part is good until the next one is asked for."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
     """What an image holds. The tensors are the worker's own: a load writes into them.
@@ -54,14 +62,14 @@ class State:
         return {prefix + name: part[name] for prefix, part in parts for name in sorted(part)}
 
 
-def tensors_digest(tensors: Mapping[str, Tensor], *, pieces: Pieces | None = None) -> bytes:
+def tensors_digest(tensors: Mapping[str, Tensor], *, pieces: Bytes | None = None) -> bytes:
     """SHA-256 over the tensors' names, dtypes, shapes and bytes, in the order of their names.
 
     Each part is preceded by its length, so no two different sets read alike.
 
     Args:
         tensors: on any device; read, never changed.
-        pieces: of their device, for whoever has them; otherwise made here, where they are needed.
+        pieces: their bytes, for whoever has them; otherwise read here, through pinned memory from a device.
 
     Returns:
         32 bytes.
@@ -80,7 +88,7 @@ def tensors_digest(tensors: Mapping[str, Tensor], *, pieces: Pieces | None = Non
     return digest.digest()
 
 
-def _bytes_of(tensor: Tensor, pieces: Pieces | None) -> Iterable[Tensor]:
+def _bytes_of(tensor: Tensor, pieces: Bytes | None) -> Iterable[Tensor]:
     """The bytes of a tensor, piece by piece; without pieces the tensor is on the host, and whole."""
     if pieces is not None:
         return pieces.of(tensor)
@@ -109,17 +117,17 @@ def check_size(fd: int, *, nbytes: int, state: State) -> None:
     _check_size(fd, nbytes, image_bytes(state))
 
 
-def write(fd: int, *, nbytes: int, state: State, head: Head, pieces: Pieces | None = None) -> bytes:
+def write(fd: int, *, nbytes: int, state: State, head: Head, pieces: Bytes | None = None) -> bytes:
     """The SHA-256 of the image written into `fd`.
 
-    Runs on a thread beside the main one, while nothing changes the state.
+    Runs on a thread beside the main one, which goes on to change the state where `pieces` are a copy of it.
 
     Args:
         fd: a memfd of exactly `nbytes`, writable; not closed here.
         nbytes: as ordered.
         state: what is written.
         head: step, chain and the digest of the masters.
-        pieces: of the state's device; none where it is on the host.
+        pieces: the state's bytes; none where it is on the host and stands still.
 
     Returns:
         32 bytes, over the whole file.

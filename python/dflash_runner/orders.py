@@ -105,7 +105,7 @@ class Abort(Place, frozen=True, kw_only=True, tag="abort"):
 
 
 class Image(Place, frozen=True, kw_only=True, tag="image"):
-    """Write the state into the memfd that travels along where `write`. Reply: `Saved`."""
+    """Write the state into the memfd that travels along where `write`. Replies: `Taken`, then `Saved`."""
 
     write: bool
     nbytes: U64

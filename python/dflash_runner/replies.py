@@ -124,8 +124,15 @@ class Aborted(Frame, frozen=True, kw_only=True, tag="aborted"):
     clean: bool
 
 
+class Taken(Frame, frozen=True, kw_only=True, tag="taken"):
+    """Answers `Image` first: the state is copied, and may change."""
+
+    step: U64
+    busy_us: U64
+
+
 class Saved(Frame, frozen=True, kw_only=True, tag="saved"):
-    """Answers `Image`; `image` is `NO_DIGEST` where nothing was written."""
+    """Follows `Taken`; `image` is `NO_DIGEST` where nothing was written."""
 
     step: U64
     written: bool
@@ -192,6 +199,7 @@ Reply: TypeAlias = (
     | Voted
     | Committed
     | Aborted
+    | Taken
     | Saved
     | Loaded
     | Evaluated

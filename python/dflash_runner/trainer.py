@@ -28,7 +28,6 @@ from dflash_runner.operations import PLAIN, Operations
 from dflash_runner.optim import AdamWConfig, Optimiser
 from dflash_runner.preparation import Preparation, Prepared
 from dflash_runner.replay import Counter, CudaRecorder, Recorder, Replays
-from dflash_runner.staging import Pieces
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _PARTS = ("master.", "exp_avg.", "exp_avg_sq.")
@@ -369,11 +368,11 @@ class Trainer:
         self.optimiser.load_state_tensors(tensors)
         self._losses.clear()
 
-    def parameters_digest(self, *, pieces: Pieces | None = None) -> bytes:
+    def parameters_digest(self, *, pieces: image.Bytes | None = None) -> bytes:
         """SHA-256 of the masters.
 
         Args:
-            pieces: of the device, where another thread than the main one asks.
+            pieces: the masters' bytes, where another thread than the main one asks.
         """
         return image.tensors_digest(self.optimiser.masters(), pieces=pieces)
 

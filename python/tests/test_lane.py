@@ -102,6 +102,7 @@ REPLIES = [
     lambda seq: replies.Voted(seq=seq, **AT, rows=[], weight=0, norm=0, finite=True),
     lambda seq: replies.Committed(seq=seq, step=9),
     lambda seq: replies.Aborted(seq=seq, step=9, clean=True),
+    lambda seq: replies.Taken(seq=seq, step=9, busy_us=70000),
     lambda seq: replies.Saved(
         seq=seq, step=9, written=True, image=digest(3), parameters=digest(4), busy_us=1
     ),
@@ -176,7 +177,7 @@ def test_golden_is_whole() -> None:
     """Each golden file is looked at, and each type has one."""
     names = {name_of(frame) for frames, _, _ in FRAMES.values() for frame in frames}
     assert names == {path.stem for path in GOLDEN.glob("*.hex")}
-    assert len(names) == 26
+    assert len(names) == 27
 
 
 TRAINED = {"type": "trained", "v": 1, "seq": 5, "step": 9, "micro": 1, "row": 7, "busy_us": 3}

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "dflash_runner"
 LAYERS = (
     ("serve", "job.__main__", "probe"),
     ("job", "target", "drafter"),
-    ("evaluation", "warmup_drafter", "warmup_target"),
+    ("evaluation", "warmup_drafter", "warmup_target", "imaging"),
     ("worker", "trainer", "warmup", "frozen", "buffers", "standing"),
     ("replay", "building"),
     ("preparation",),
@@ -22,7 +22,7 @@ LAYERS = (
     ("optim", "flex", "kernels", "products", "data_writer", "tokenizer", "arenas"),
     ("reduction", "update"),
     ("communicator", "compiled", "flat", "fp8"),
-    ("anchors", "model", "capture", "head", "data", "corpus", "oracle", "watch", "whole", "tiles"),
+    ("anchors", "model", "capture", "head", "data", "corpus", "oracle", "watch", "whole", "tiles", "snapshot"),
     ("staging",),
     ("attention", "operations", "fold", "image_header", "tensorfile", "certificate", "devices"),
     ("host",),

@@ -23,7 +23,7 @@ from dflash_runner.data_writer import DatasetWriter, write_prompts
 from dflash_runner.frames import Piece
 from dflash_runner.lane import decode_reply, encode_order
 from dflash_runner.orders import Abort, Commit, Drain, Image, Join, Load, MapArena, Produce, Pull, Train
-from dflash_runner.replies import Reply, Trained
+from dflash_runner.replies import Reply, Taken, Trained
 from dflash_runner.worker.v1 import worker_pb2, worker_pb2_grpc
 from tiny import VOCABULARY, make_target
 
@@ -213,9 +213,12 @@ class Host:
         return decode_reply(frame)
 
     def ask(self, order: type, *, fd: int | None = None, **fields: Any) -> Reply:
-        """Send an order, and its reply."""
+        """Send an order, and its final reply."""
         seq = self.send(order, fd=fd, **fields)
         reply = self.receive()
+        if type(reply) is Taken:
+            assert (order, reply.seq, reply.step) == (Image, seq, fields["step"])
+            reply = self.receive()
         assert reply.seq == seq, (reply, seq)
         return reply
 

@@ -110,7 +110,7 @@ func (k *key) worker(x *worker, p *proc) {
 	k.n(int(x.life.State), int(x.life.Generation), boolInt(x.killed, x.has, x.sent, x.plain, x.evaluated, x.made), int(x.at), x.micro, x.blame, x.refused, len(x.orders))
 	for _, o := range x.orders {
 		k.order(o.order, o.image)
-		k.n(int(o.turn), boolInt(o.void))
+		k.n(int(o.turn), boolInt(o.void, o.taken))
 	}
 	if c := k.w.core; c.pairs() && slices.ContainsFunc(c.ranks, func(r int) bool { return c.partner(&c.workers[r]) != nil }) {
 		k.pace(x)
@@ -130,6 +130,7 @@ func (k *key) worker(x *worker, p *proc) {
 	}
 	for _, o := range p.fast {
 		k.order(o.order, o.image)
+		k.n(len(o.value))
 	}
 }
 

@@ -46,14 +46,15 @@ func (c *Core) lifeDeadline(f func(time.Time, func()), w *worker, d time.Duratio
 }
 
 // earliest gives the order whose deadline comes first. An order's time runs
-// from when it was sent, or from the worker's last reply: orders queue.
+// from when it was sent, or from the worker's last reply: orders queue. An image
+// whose copy is taken waits for no other, so it has its time from then on.
 func (w *worker) earliest() (first order, at time.Time, ok bool) {
 	for _, o := range w.orders {
 		if o.deadline == 0 {
 			continue
 		}
 		from := o.sent
-		if w.heard.After(from) {
+		if w.heard.After(from) && !o.taken {
 			from = w.heard
 		}
 		if t := from.Add(o.deadline); !ok || t.Before(at) {

@@ -46,7 +46,7 @@ func TestI10_ReplicasThatDifferStopTheRun(t *testing.T) {
 		}, "drafters differ at step 1"},
 		{"the parameters' digest at an image", func(x *scene) {
 			x.until(holding(2, is[runner.Image]))
-			x.answer(2, is[runner.Image], runner.Saved{Step: 1, Parameters: digest("another")})
+			x.answer(2, is[runner.Image], runner.Taken{Step: 1}, runner.Saved{Step: 1, Parameters: digest("another")})
 			x.until(func(w *world) bool { return w.core.end.on })
 		}, "drafters differ at step 1"},
 		{"the parameters' digest after a load", func(x *scene) {

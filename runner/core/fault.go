@@ -2,7 +2,6 @@ package core
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/life"
@@ -69,8 +68,7 @@ func (w *worker) doing() (doing string, n runner.Step, began uint64) {
 	if len(w.orders) == 0 {
 		return "", 0, 0
 	}
-	first := slices.IndexFunc(w.orders, func(o order) bool { return !is[runner.Pull](o.order) && !is[runner.Abort](o.order) })
-	o := w.orders[max(first, 0)]
+	o := w.first()
 	doing, n = describe(o.order)
 	return doing, n, o.began
 }

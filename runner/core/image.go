@@ -57,10 +57,37 @@ func (c *Core) imageOf(n runner.Step) *image {
 	return nil
 }
 
-// imageOpen reports whether the image of the decided step is being taken.
+// imageOpen reports whether the image of the decided step is not whole yet.
 func (c *Core) imageOpen() bool {
 	im := c.imageOf(c.decided)
 	return im != nil && im.state != valid
+}
+
+// imageReads reports whether the image of the decided step needs the state to
+// stand still: its copy is not taken everywhere. What is left to do then, digests
+// and writing, goes on beside the steps that follow.
+func (c *Core) imageReads() bool {
+	if !c.imageOpen() {
+		return false
+	}
+	im := c.imageOf(c.decided)
+	if im.state != writing {
+		return true
+	}
+	for r := range c.ranks {
+		for i := range c.rank(r).orders {
+			if o := &c.rank(r).orders[i]; o.image == im.id && !o.taken && is[runner.Image](o.order) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// imageWritten reports whether no image is being written: there is memory for
+// one of those at a time.
+func (c *Core) imageWritten() bool {
+	return !slices.ContainsFunc(c.images, func(im image) bool { return im.state == writing })
 }
 
 // imageDue reports whether an image of the decided step must be begun.
@@ -101,7 +128,7 @@ func every(n, e runner.Step) bool { return e > 0 && n > 0 && n%e == 0 }
 
 // imaging takes images that are due and lets go of those of no use.
 func (c *Core) imaging() bool {
-	if c.imageDue() {
+	if c.imageDue() && c.imageWritten() {
 		c.imageIDs++
 		c.images = append(c.images, image{id: c.imageIDs, step: c.decided, chain: c.chain, commit: c.journal.commit, waits: make([]bool, len(c.ranks)), publish: c.checkpointDue(c.decided)})
 		c.do(MakeImage{Image: c.imageIDs, Step: c.decided, Bytes: c.imageBytes()})
@@ -125,8 +152,8 @@ func (c *Core) imageBytes() (n uint64) {
 	return n
 }
 
-// write orders the image from every drafter that holds its state: one writes,
-// all answer the digest of their parameters.
+// write orders the image from every drafter that holds its state: all copy it,
+// one writes, all answer the digest of their parameters.
 func (c *Core) write(im *image) {
 	first := true
 	for r := range c.ranks {

@@ -26,7 +26,7 @@ func stepsEager(w *world, m move) bool {
 	case prove, syncs, publish, broken:
 		return true
 	case quick:
-		return is[runner.Abort](w.procs[m.i].fast[m.n].order)
+		return !is[runner.Pull](w.procs[m.i].fast[m.n].order)
 	case work:
 		return w.core.workers[m.i].id.Role == runner.Drafter
 	}

@@ -19,7 +19,7 @@ func (w *world) sent(a Send) {
 	if !p.certified {
 		w.fault("I1: %s reaches %v without a certificate", runner.OrderType(a.Order), a.Life)
 	}
-	k := ask{a.Seq, a.Order, a.Image}
+	k := ask{seq: a.Seq, order: a.Order, image: a.Image}
 	switch o := a.Order.(type) {
 	case runner.MapArena:
 		if !w.held[o.Arena] {
@@ -321,15 +321,19 @@ func (w *world) image(p *proc, k ask, o runner.Image) {
 		w.fault("stale: %v at step %d writes an image of step %d", p.life, p.at, o.Step)
 		return
 	}
-	r := runner.Saved{Step: o.Step, Written: o.Write, Parameters: digest(p.value)}
+	k.value, k.chain = p.value, p.chain
+	p.fast = append(slices.Clone(p.fast), k) // the rest goes on beside
+	w.reply(p, k, runner.Taken{Step: o.Step})
+}
+
+// save ends an image whose copy was taken, whatever the worker has come to since.
+func (w *world) save(p *proc, k ask, o runner.Image) {
+	r := runner.Saved{Step: o.Step, Written: o.Write, Parameters: digest(k.value)}
 	if o.Write {
-		m := w.pictureOf(k.image)
-		if m == nil {
-			w.fault("%v writes image %d, which is not there", p.life, k.image)
-			return
+		r.Image = digest("image" + k.value)
+		if m := w.pictureOf(k.image); m != nil { // else it was given up, and its memory is the worker's alone
+			m.value, m.chain, m.written = k.value, k.chain, true
 		}
-		m.value, m.chain, m.written = p.value, p.chain, true
-		r.Image = digest("image" + p.value)
 	}
 	w.reply(p, k, r)
 }
@@ -347,7 +351,7 @@ func (w *world) scores(p *proc, k ask, o runner.Evaluate) {
 	w.reply(p, k, r)
 }
 
-// quick lets a worker's threads take a pull or an abort.
+// quick lets a worker's threads take a pull or an abort, or end an image.
 func (w *world) quick(i, n int) {
 	p := &w.procs[i]
 	k := p.fast[n]
@@ -367,6 +371,8 @@ func (w *world) quick(i, n int) {
 		w.reply(p, k, runner.Pulled{Row: o.Row})
 	case runner.Abort:
 		w.abort(p, k)
+	case runner.Image:
+		w.save(p, k, o)
 	}
 }
 

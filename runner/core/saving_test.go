@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/step"
@@ -218,9 +219,9 @@ func TestAnEvaluationOutlivesItsTarget(t *testing.T) {
 	}
 }
 
-// commit{s+1} waits until the image of s was saved by all: it would change
-// the state under the copy.
-func TestACommitWaitsForTheImageBefore(t *testing.T) {
+// commit{s+1} waits until all have taken their copy for the image of s, which it
+// would change, and no longer: digests and writing go on beside.
+func TestACommitWaitsForTheCopyOfTheImageBefore(t *testing.T) {
 	s := setup{targets: 1, drafters: 2, micros: 1, steps: 3, slots: 2, imageEvery: 1, budget: 9}
 	x := stage(t, s, func(*world) bool { return true })
 	x.slowMemory = true
@@ -230,13 +231,101 @@ func TestACommitWaitsForTheImageBefore(t *testing.T) {
 		t.Fatalf("without its image step 1 was followed by step %d\n%s", x.core.decided, x.history())
 	}
 	x.give(ImageMade{Image: 1})
-	x.answer(1, is[runner.Image], runner.Saved{Step: 1, Written: true, Parameters: digest(x.procs[1].value)})
+	x.step(1, is[runner.Image])
 	if x.core.decided != 1 {
-		t.Fatal("step 2 was decided before all had saved step 1")
+		t.Fatal("step 2 was decided before all had copied step 1")
 	}
-	x.answer(2, is[runner.Image], runner.Saved{Step: 1, Parameters: digest(x.procs[2].value)})
+	x.step(2, is[runner.Image])
 	if x.core.decided != 2 {
-		t.Fatalf("step 2 was not decided when all had saved step 1\n%s", x.history())
+		t.Fatalf("step 2 was not decided when all had copied step 1\n%s", x.history())
+	}
+	if im := x.core.imageOf(1); im == nil || im.state != writing {
+		t.Fatalf("the image of step 1 is %+v, want it being written beside step 3", im)
+	}
+}
+
+// One image is written at a time: the next one, due at every step here, waits,
+// and its step's commit with it, so that memory is bounded.
+func TestOneImageIsWrittenAtATime(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 4, slots: 2, imageEvery: 1, budget: 9}
+	x := stage(t, s, func(w *world) bool { return w.core.decided == 1 && holding(1, is[runner.Image])(w) })
+	x.step(1, is[runner.Image])
+	x.unsaved()
+	if x.core.decided != 2 || x.core.keptBy() != holdImage || len(x.core.images) != 1 {
+		t.Fatalf("decided step %d, kept by %d, %d images: want step 3 kept by the image of step 1\n%s", x.core.decided, x.core.keptBy(), len(x.core.images), x.history())
+	}
+	x.until(func(w *world) bool { return w.core.decided == 3 })
+	if im := x.core.imageOf(1); im == nil || im.state != valid {
+		t.Errorf("the image of step 1 is %+v, want it whole", im)
+	}
+}
+
+// A worker that says saved before it said taken, or taken twice, or of another
+// step, is ended: what it copied is not known.
+func TestAnImageIsTakenThenSaved(t *testing.T) {
+	saved := runner.Saved{Step: 1, Written: true}
+	for name, said := range map[string][]runner.Reply{
+		"saved alone":   {saved},
+		"taken twice":   {runner.Taken{Step: 1}, runner.Taken{Step: 1}},
+		"of the future": {runner.Taken{Step: 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := setup{targets: 1, drafters: 2, micros: 1, steps: 3, slots: 2, imageEvery: 1, budget: 9}
+			x := stage(t, s, func(w *world) bool { return w.core.decided == 1 && holding(1, is[runner.Image])(w) })
+			x.answer(1, is[runner.Image], said...)
+			x.expectKill("drafter/0", runner.CauseProtocol, "it answered image with a")
+		})
+	}
+}
+
+// An image whose copy is taken has its time from then on, however much its
+// worker answers meanwhile.
+func TestAnImageThatIsNeverWritten(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 9, slots: 2, imageEvery: 3, budget: 9}
+	s.tune = func(c *Config) { c.Deadlines.Image = 5 * time.Minute }
+	x := stage(t, s, func(w *world) bool { return w.core.decided == 3 && holding(1, is[runner.Image])(w) })
+	x.step(1, is[runner.Image])
+	half, answers := x.core.cfg.Deadlines.Image/2+time.Second, x.core.workers[1].answers
+	x.pass(half)
+	x.unsaved()
+	if x.core.workers[1].answers < answers+5 || len(x.kills()) > 0 {
+		t.Fatalf("%d answers, kills %+v: want work beside the image, and nobody ended\n%s", x.core.workers[1].answers-answers, x.kills(), x.history())
+	}
+	x.pass(half)
+	x.expectKill("drafter/0", runner.CauseDeadline, "did not answer image")
+}
+
+// An image whose copy is taken is not what its drafter is at: a death or a hang
+// is put down to the order that the main thread has.
+func TestATakenImageIsBesideTheWork(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 9, slots: 2, imageEvery: 3, budget: 9}
+	x := stage(t, s, func(w *world) bool { return w.core.decided == 3 && holding(1, is[runner.Image])(w) })
+	w := &x.core.workers[1]
+	x.step(1, is[runner.Image])
+	x.unsavedUntil(holding(1, is[runner.Commit]))
+	if got, n, _ := w.doing(); got != "commit step 4" || n != 4 {
+		t.Errorf("it is at %q, step %d, want commit step 4\n%s", got, n, x.history())
+	}
+	if !w.waits(is[runner.Image]) {
+		t.Fatalf("no image is being written\n%s", x.history())
+	}
+	if v := x.core.View().Workers[1]; v.Order != "commit" {
+		t.Errorf("shown at %q, want commit", v.Order)
+	}
+}
+
+// unsaved lets everything happen but the end of images whose copy was taken.
+func (x *scene) unsaved() { x.unsavedUntil(func(*world) bool { return false }) }
+
+func (x *scene) unsavedUntil(moment func(*world) bool) {
+	for !moment(x.world) {
+		ms := slices.DeleteFunc(x.moves(), func(m move) bool {
+			return m.fault() || m.verb == quick && is[runner.Image](x.procs[m.i].fast[m.n].order)
+		})
+		if len(ms) == 0 {
+			return
+		}
+		x.apply1(ms[0])
 	}
 }
 

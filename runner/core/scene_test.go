@@ -87,6 +87,19 @@ func (x *scene) answer(i int, pick func(runner.Order) bool, r ...runner.Reply) {
 	x.t.Fatalf("%v has no such order\n%s", p.life, x.history())
 }
 
+// step has worker i work off its orders up to one that pick accepts.
+func (x *scene) step(i int, pick func(runner.Order) bool) {
+	x.t.Helper()
+	for len(x.procs[i].main) > 0 {
+		over := pick(x.procs[i].head())
+		x.apply1(move{verb: work, i: i})
+		if over {
+			return
+		}
+	}
+	x.t.Fatalf("%v has no such order\n%s", x.procs[i].life, x.history())
+}
+
 // holding is the moment at which a worker has an order.
 func holding(i int, pick func(runner.Order) bool) func(*world) bool {
 	return func(w *world) bool {

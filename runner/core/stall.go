@@ -35,7 +35,7 @@ func (c *Core) keptBy() hold {
 	switch p := c.planOf(c.step.N); {
 	case c.journal.durable < p.number && !c.cfg.without.durablePlan:
 		return holdJournal
-	case c.imageDue() || c.imageOpen():
+	case c.imageDue() || c.imageReads():
 		return holdImage
 	}
 	return holdNone

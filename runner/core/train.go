@@ -156,14 +156,14 @@ func (c *Core) differing() string {
 }
 
 // decide waits for what must come first: the plan's durability (rule 1), and
-// the image of the step before, which the commit would change under the copy.
+// the copy for the image of the step before, which the commit would change.
 func (c *Core) decide() bool {
 	p := c.planOf(c.step.N)
 	if c.journal.durable < p.number && !c.cfg.without.durablePlan {
 		c.sync(p.number)
 		return false
 	}
-	if c.imageDue() || c.imageOpen() || len(c.evals) > 1 {
+	if c.imageDue() || c.imageReads() || len(c.evals) > 1 {
 		return false
 	}
 	rec := runner.CommitRecord{Step: c.step.N, Lineage: c.lineage, Weight: c.step.Ranks[0].Vote.Weight, Norm: c.step.Ranks[0].Vote.Norm, Chain: p.Chain}

@@ -140,7 +140,8 @@ func (w *worker) view(v *WorkerView) {
 		Step: w.at, HasState: w.has, Strikes: w.life.Strikes, Usage: w.usage, Certificate: w.certificate,
 		Certified: w.life.State.Alive()}
 	if len(w.orders) > 0 {
-		v.Order, v.Since = runner.OrderType(w.orders[0].order), w.orders[0].sent
+		o := w.first()
+		v.Order, v.Since = runner.OrderType(o.order), o.sent
 	}
 }
 

@@ -59,6 +59,7 @@ type order struct {
 	began    uint64        // deaths reaped when it was sent
 	turn     turn
 	void     bool // of an attempt that was given up
+	taken    bool // of an image: the state is copied, and may change
 	image    ImageID
 }
 
@@ -99,6 +100,19 @@ func (w *worker) waits(pick func(runner.Order) bool) bool {
 		}
 	}
 	return false
+}
+
+// first gives the order that the life is at: the oldest of its main thread, else
+// the oldest of all. Pulls and aborts are taken by threads beside, and so is an
+// image once the state is copied. The life has an order.
+func (w *worker) first() *order {
+	for i := range w.orders {
+		o := &w.orders[i]
+		if !o.taken && !is[runner.Pull](o.order) && !is[runner.Abort](o.order) {
+			return o
+		}
+	}
+	return &w.orders[0]
 }
 
 // is reports whether an order is of type T: waits(is[runner.Train]).
@@ -172,12 +186,10 @@ func (c *Core) replied(in Replied) {
 		if w.orders[i].seq != in.Seq {
 			continue
 		}
-		o := w.orders[i]
-		if t, ok := in.Reply.(runner.Trained); ok && votes(o, t) {
-			w.orders[i].turn = noTurn // the vote is still to come
-			c.trained(w, t)
+		if c.early(w, &w.orders[i], in.Reply) {
 			return
 		}
+		o := w.orders[i]
 		w.orders = slices.Delete(w.orders, i, i+1)
 		c.answer(w, o, in.Reply)
 		return
@@ -185,11 +197,28 @@ func (c *Core) replied(in Replied) {
 	c.kill(w, runner.CauseProtocol, "it answered "+runner.ReplyType(in.Reply)+" to an order that it does not have", "")
 }
 
-// votes reports whether a trained is the first of an order's two replies: a
-// vote follows it. A second one is final, and does not fit.
-func votes(o order, t runner.Trained) bool {
-	want, ok := o.order.(runner.Train)
-	return ok && want.Last && o.turn != noTurn && answers(t, want)
+// early takes the first of an order's two replies: trained, which a vote
+// follows, and taken, which saved follows. A second one is final, and does not
+// fit.
+func (c *Core) early(w *worker, o *order, r runner.Reply) bool {
+	switch r := r.(type) {
+	case runner.Trained:
+		want, ok := o.order.(runner.Train)
+		if !ok || !want.Last || o.turn == noTurn || !answers(r, want) {
+			return false
+		}
+		o.turn = noTurn // the vote is still to come
+		c.trained(w, r)
+		return true
+	case runner.Taken:
+		want, ok := o.order.(runner.Image)
+		if !ok || o.taken || r.Step != want.Step {
+			return false
+		}
+		o.taken, o.sent = true, c.now
+		return true
+	}
+	return false
 }
 
 // answers reports whether a trained is about its order's row.
@@ -272,7 +301,7 @@ func (c *Core) stepAnswer(w *worker, o order, r runner.Reply) (ok bool) {
 	case runner.Image:
 		var s runner.Saved
 		if s, ok = r.(runner.Saved); ok {
-			ok = c.saved(w, o, s)
+			ok = o.taken && c.saved(w, o, s)
 		}
 	case runner.Load:
 		var l runner.Loaded

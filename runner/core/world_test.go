@@ -24,6 +24,8 @@ type ask struct {
 	seq   uint64
 	order runner.Order
 	image ImageID
+	value string // of an image whose copy was taken
+	chain runner.Chain
 }
 
 // proc is one process: there is one a worker, of its newest life.
@@ -35,7 +37,7 @@ type proc struct {
 	warming   bool
 	certified bool
 	main      []ask // worked off in order
-	fast      []ask // pull and abort: taken at once
+	fast      []ask // pull and abort: taken at once; and images whose copy was taken
 	comm      runner.Communicator
 	reduced   runner.Communicator // it finished its share of the step in this one
 	at        runner.Step

@@ -119,6 +119,14 @@ func onPurposeInOrders(t *testing.T) {
 					return ok && id.Worker.Rank == rank
 				})}
 			})
+			purpose(t, "an image whose copy is taken/"+of, func(_ *world, hit func() bool) hooks {
+				return hooks{saving: func(t *term, id runner.Life, o runner.Image) {
+					if id.Worker.Rank == rank && o.Step > 1 && hit() {
+						time.Sleep(late) // of the bubble's time: the steps go on
+						x.die(t)
+					}
+				}}
+			})
 			purpose(t, "the load of a restore/"+of, func(_ *world, hit func() bool) hooks {
 				return hooks{order: atOrder(x, hit, func(id runner.Life, o runner.Order) bool {
 					_, ok := o.(runner.Load)

@@ -99,6 +99,15 @@ func (t *term) wait(p *drivetest.Process, o runner.Order) time.Duration {
 	return t.took(runner.OrderType(o), p.Life().String())
 }
 
+// saving is what an image takes beside the steps that follow its copy: often
+// more than one of them.
+func (t *term) saving(p *drivetest.Process, o runner.Image) time.Duration {
+	if f := t.w.on.saving; f != nil {
+		f(t, p.Life(), o)
+	}
+	return 4 * t.took("saving", p.Life().String())
+}
+
 // fault gives the fault that was armed for a life, once.
 func (t *term) fault(p *drivetest.Process, o runner.Order) drivetest.Fault {
 	if f := t.w.on.order; f != nil && f(t, p.Life(), o) {

@@ -56,7 +56,7 @@ type term struct {
 func newTerm(w *world, number int) *term {
 	t := &term{w: w, number: number, memory: &drivetest.Memory{}, over: make(chan struct{}), excuse: map[int]string{}, room: -1,
 		armed: map[runner.Life]drivetest.Fault{}, starting: map[runner.Life]chan kind{}, counts: map[string]int{}}
-	t.launcher = &drivetest.Launcher{Before: t.launching, WarmUp: t.warming, Fault: t.fault, Wait: t.wait, Poison: w.s.poison,
+	t.launcher = &drivetest.Launcher{Before: t.launching, WarmUp: t.warming, Fault: t.fault, Wait: t.wait, Saving: t.saving, Poison: w.s.poison,
 		How:  func(p *drivetest.Process) int { return t.random("lie", p.Life()).IntN(30) },
 		Warm: time.Millisecond, Ladder: 5 * time.Millisecond, Reap: 3 * time.Millisecond}
 	w.s.stretch(&t.launcher.Ladder, "lost", "")

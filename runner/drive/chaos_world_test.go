@@ -44,6 +44,7 @@ type hooks struct {
 	appended func(t *term, r runner.Record)                           // a record is in the file, nothing after it was done
 	durable  func(t *term, next runner.Step)                          // the plan of the next step is, and the step undecided
 	order    func(t *term, id runner.Life, o runner.Order) (die bool) // before it is done
+	saving   func(t *term, id runner.Life, o runner.Image)            // its copy is taken, nothing is written
 	copying  func(t *term, at int64)                                  // so much of a checkpoint is written
 	cut      bool                                                     // a kill cuts the newest checkpoint
 	opening  func(t *term)                                            // a checkpoint

@@ -69,6 +69,7 @@ func testReplies() []runner.Reply {
 		runner.Voted{At: testAt, Rows: []runner.RowLoss{}, Finite: true},
 		runner.Committed{Step: 9},
 		runner.Aborted{Step: 9, Clean: true},
+		runner.Taken{Step: 9, BusyUS: 70000},
 		runner.Saved{Step: 9, Written: true, Image: digest(3), Parameters: digest(4), BusyUS: 1},
 		runner.Saved{Step: 9, Parameters: digest(4)},
 		runner.Loaded{Step: 9, Chain: digest(5), Parameters: digest(6)},

@@ -67,6 +67,11 @@ type (
 		Step  uint64 `msgpack:"step"`
 		Clean bool   `msgpack:"clean"`
 	}
+	taken struct {
+		head
+		Step   uint64 `msgpack:"step"`
+		BusyUS uint64 `msgpack:"busy_us"`
+	}
 	saved struct {
 		head
 		Step       uint64   `msgpack:"step"`
@@ -133,6 +138,8 @@ func newReplyFrame(typ string) replyWire {
 		return new(committed)
 	case "aborted":
 		return new(aborted)
+	case "taken":
+		return new(taken)
 	case "saved":
 		return new(saved)
 	case "loaded":
@@ -168,6 +175,8 @@ func replyFrame(h head, r runner.Reply) replyWire {
 		return &committed{h, uint64(r.Step)}
 	case runner.Aborted:
 		return &aborted{h, uint64(r.Step), r.Clean}
+	case runner.Taken:
+		return &taken{h, uint64(r.Step), r.BusyUS}
 	case runner.Saved:
 		return &saved{h, uint64(r.Step), r.Written, r.Image, r.Parameters, r.BusyUS}
 	case runner.Loaded:
@@ -224,6 +233,10 @@ func (f *committed) reply() runner.Reply { return runner.Committed{Step: runner.
 
 func (f *aborted) reply() runner.Reply {
 	return runner.Aborted{Step: runner.Step(f.Step), Clean: f.Clean}
+}
+
+func (f *taken) reply() runner.Reply {
+	return runner.Taken{Step: runner.Step(f.Step), BusyUS: f.BusyUS}
 }
 
 func (f *saved) reply() runner.Reply {

@@ -13,7 +13,7 @@
 // lie ready while a step is undecided. A micro-step needs its row and a turn;
 // the last of a step starts on all ranks together, holds every turn of their
 // devices, and ends for all when the slowest is done and the gradients are
-// summed. Then come the votes, the decision, which waits for an open image, and
+// summed. Then come the votes, the decision, which waits for the copy of an image, and
 // a commit on each rank, which needs a turn; the next step opens when all have
 // committed. Where drafters have devices of one turn, with one target at most, a
 // row of a later step is begun only if it fits before that last micro-step by what

@@ -19,6 +19,7 @@ const (
 	cpuMemoryBytesS = 8e9      // of one core
 	gpuPeerBytesS   = 330e9    // between two GPUs
 	hostBytesS      = 5e9      // through host memory
+	busBytesS       = 25e9     // from a GPU to the host, half of what its bus has
 	readRowMS       = 1.1      // waits and launches of reading a row, beside the copy
 	voteMS          = 1.0      // figures, votes, decision
 	orderMS         = 0.1      // an order's way
@@ -71,9 +72,9 @@ func sameShape(got, want simulate.Shape) error {
 // reckon works the costs out from arithmetic and bytes.
 func (w work) reckon() simulate.Trace {
 	c := w.config
-	rate, memory, peer := coreFLOPs*float64(c.Workers.Threads), cpuMemoryBytesS, hostBytesS
+	rate, memory, peer, host := coreFLOPs*float64(c.Workers.Threads), cpuMemoryBytesS, float64(hostBytesS), float64(hostBytesS)
 	if w.cuda {
-		rate, memory, peer = gpuFLOPs, gpuMemoryBytesS, gpuPeerBytesS
+		rate, memory, peer, host = gpuFLOPs, gpuMemoryBytesS, gpuPeerBytesS, busBytesS
 	}
 	trained := float64(w.drafter.Trained(w.captured))
 	costs := simulate.Costs{UpdateMS: 1000 * trained * updateBytes / memory, VoteMS: voteMS, OrderMS: orderMS, ImageEvery: c.Images.EverySteps,
@@ -84,7 +85,8 @@ func (w work) reckon() simulate.Trace {
 		costs.HandOffLocalMS = costs.HandOffMS
 		costs.SumMS = 1000 * 2 * 4 * trained / hostBytesS
 	}
-	costs.ImageMS = 1000 * float64(placement.ImageBytes(w.drafter, w.captured)) / hostBytesS
+	// Only the copy keeps a commit waiting.
+	costs.ImageMS = 1000 * float64(placement.ImageBytes(w.drafter, w.captured)) / host
 	bucket := int(w.rows.Bucket)
 	return simulate.Trace{Format: simulate.Format, Name: "reckoned", Source: fmt.Sprintf("reckoned from the arithmetic at %.0f GFLOP/s a worker, nothing measured", rate/1e9), Costs: costs,
 		Shape: simulate.Shape{Bucket: bucket, Anchors: int(w.rows.Anchors) * w.config.Training.DrawsPerRow, Block: int(w.rows.BlockSize), Vocabulary: int(w.target.Vocab)},

@@ -143,7 +143,7 @@ func TestOnGPUs(t *testing.T) {
 	if len(p.Devices) != 1 || p.Devices[0].Wanted != p.Workers[0].MemoryBytes+p.Workers[1].MemoryBytes || p.Turns["GPU-0"] != 1 || p.Where("GPU-0") != "GPU 0" || p.Where("cpu") != "cpu" {
 		t.Errorf("devices: got %+v, turns %v", p.Devices, p.Turns)
 	}
-	if p.Arenas.Kind != "cuda_vmm" || p.Workers[0].Memory.Slots != p.Arenas.Bytes || p.HostBytes != 3*p.ImageBytes || p.MemoryBytes != p.HostBytes+2*gpuProcessBytes {
+	if p.Arenas.Kind != "cuda_vmm" || p.Workers[0].Memory.Slots != p.Arenas.Bytes || p.HostBytes != 3*p.ImageBytes || p.MemoryBytes != p.HostBytes+2*gpuProcessBytes+p.ImageBytes {
 		t.Errorf("arenas: got %+v, host %d", p.Arenas, p.HostBytes)
 	}
 	for _, w := range p.Workers {

@@ -31,7 +31,11 @@ func (w work) place(p *Plan, m Machine) error {
 		if p.Arenas.Kind == runner.ArenaMemfd {
 			mem.Slots = 0
 		}
-		p.Workers = append(p.Workers, Worker{x.Worker, x.Device, mem.Total(), mem.Allocated(), process, mem})
+		host := process
+		if x.Worker.Role == runner.Drafter {
+			host += p.ImageBytes // the copy that an image is written from
+		}
+		p.Workers = append(p.Workers, Worker{x.Worker, x.Device, mem.Total(), mem.Allocated(), host, mem})
 	}
 	p.Turns = placed.Turns
 	for _, g := range m.GPUs {

@@ -15,6 +15,7 @@ type Launcher struct {
 	WarmUp func(ctx context.Context, p *Process) error       // an error fails the warm-up
 	Fault  func(p *Process, o runner.Order) Fault
 	Wait   func(p *Process, o runner.Order) time.Duration // what an order takes; nil: nothing
+	Saving func(p *Process, o runner.Image) time.Duration // what an image takes whose copy is taken; nil: nothing
 	How    func(p *Process) int                           // which lies it tells; nil: the first
 	Poison runner.Sample                                  // as Worker has it
 	Sum    Sum
@@ -39,6 +40,9 @@ func (l *Launcher) Launch(ctx context.Context, life runner.Life, device string) 
 	p := &Process{Device: device, life: life, launcher: l, orders: make(chan ask, 64), replies: make(chan reply, 64), broken: make(chan error, 1),
 		closed: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{})}
 	w := &Worker{ID: life.Worker, Sum: &l.Sum, Gone: p.gone, Died: p.Die, Poison: l.Poison}
+	if l.Saving != nil {
+		w.Saving = func(o runner.Image) { p.pass(l.Saving(p, o)) }
+	}
 	if l.Wait != nil {
 		w.Wait = func(o runner.Order) { p.pass(l.Wait(p, o)) }
 	}

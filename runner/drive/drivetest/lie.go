@@ -36,6 +36,9 @@ func lie(r runner.Reply, how int) runner.Reply {
 	case runner.Aborted:
 		r.Clean = false
 		return r
+	case runner.Taken:
+		r.Step++
+		return r
 	case runner.Saved:
 		r.Written = !r.Written
 		return r

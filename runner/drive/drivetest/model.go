@@ -51,6 +51,8 @@ type Worker struct {
 	Gone  <-chan struct{}            // closed when the process is killed; nil: never
 	Wait  func(o runner.Order)       // what an order takes, before it is done; nil: nothing
 	How   int                        // which lie it tells
+	// Saving is called when the copy for an image is taken, before it is written, beside; nil: nothing is.
+	Saving func(o runner.Image)
 	// Poison is a sample whose loss is not a number, plus one; 0: there is none.
 	Poison runner.Sample
 	Died   func() // called when it dies while its lane is waited for
@@ -58,8 +60,9 @@ type Worker struct {
 	mu      sync.Mutex // guards below
 	arenas  map[runner.Arena]mapped
 	buffers [2]buffer
-	void    uint64        // train and join before this seq are given up
-	aborted chan struct{} // closed by the next abort
+	void    uint64         // train and join before this seq are given up
+	aborted chan struct{}  // closed by the next abort
+	beside  sync.WaitGroup // images being written
 
 	at    runner.Step // of the main thread alone, as all below
 	chain runner.Chain
@@ -92,6 +95,7 @@ func Start() runner.Digest { return sha256.Sum256([]byte("start")) }
 func (w *Worker) Serve(l Lane) error {
 	w.arenas, w.aborted, w.state = map[runner.Arena]mapped{}, make(chan struct{}), Start()
 	defer w.close()
+	defer w.beside.Wait()
 	main := make(chan ask, 1024)
 	var wg sync.WaitGroup
 	wg.Go(func() { // ends when main is closed
@@ -178,7 +182,7 @@ func (w *Worker) take(l Lane, a ask) error {
 		w.filled(into, nil, false)
 	}
 	r, err := w.fail(fault)
-	if _, keeps := a.order.(runner.MapArena); !keeps || err != nil || r != nil {
+	if !keeps(a.order) || err != nil || r != nil {
 		defer closeFile(a)
 	}
 	if err != nil {
@@ -189,6 +193,9 @@ func (w *Worker) take(l Lane, a ask) error {
 	}
 	if o, ok := a.order.(runner.CreateArena); ok {
 		return w.create(l, a.seq, o, fault)
+	}
+	if o, ok := a.order.(runner.Image); ok {
+		return w.image(l, a, o, fault)
 	}
 	replies := w.do(a, into, fault)
 	if fault == Lie {
@@ -201,6 +208,15 @@ func (w *Worker) take(l Lane, a ask) error {
 		}
 	}
 	return nil
+}
+
+// keeps reports whether an order's descriptor is held beyond its first answer.
+func keeps(o runner.Order) bool {
+	switch o.(type) {
+	case runner.MapArena, runner.Image:
+		return true
+	}
+	return false
 }
 
 func (w *Worker) faultOf(o runner.Order) Fault {
@@ -260,8 +276,6 @@ func (w *Worker) do(a ask, into *buffer, fault Fault) []runner.Reply {
 	case runner.Abort:
 		w.abort(a.seq)
 		return one(runner.Aborted{Step: o.Step, Clean: true})
-	case runner.Image:
-		return w.image(o, a.file)
 	case runner.Load:
 		return w.load(o, a.file)
 	case runner.Evaluate:

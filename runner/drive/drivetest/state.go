@@ -15,24 +15,46 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/image"
 )
 
-// image writes the state as a safetensors file of just the size.
-func (w *Worker) image(o runner.Image, f *os.File) []runner.Reply {
+// image copies the state and says so; what is left to do goes on beside.
+func (w *Worker) image(l Lane, a ask, o runner.Image, fault Fault) error {
 	if o.Step != w.at {
-		return stale("image")
+		closeFile(a)
+		return l.SendReply(a.seq, stale("image")[0], nil)
 	}
-	r := runner.Saved{Step: o.Step, Written: o.Write, Parameters: w.state, BusyUS: 1}
-	if !o.Write {
-		return one(r)
+	var taken, saved runner.Reply = runner.Taken{Step: o.Step, BusyUS: 1}, runner.Saved{Step: o.Step, Written: o.Write, Parameters: w.state, BusyUS: 1}
+	var b []byte
+	if o.Write {
+		var err error
+		if b, err = w.file(int(o.NBytes)); err != nil {
+			saved = runner.Failed{Kind: runner.Internal, Message: err.Error()}
+		}
 	}
-	b, err := w.file(int(o.NBytes))
-	if err == nil {
-		_, err = f.WriteAt(b, 0)
+	if fault == Lie && w.How%2 == 0 {
+		taken = lie(taken, w.How)
+	} else if fault == Lie {
+		saved = lie(saved, w.How)
 	}
-	if err != nil {
-		return one(runner.Failed{Kind: runner.Internal, Message: err.Error()})
+	w.beside.Go(func() {
+		defer closeFile(a)
+		if w.Saving != nil {
+			w.Saving(o)
+		}
+		// A lane that is lost ends the main thread as well.
+		_ = l.SendReply(a.seq, w.save(a.file, b, saved), nil)
+	})
+	return l.SendReply(a.seq, taken, nil)
+}
+
+// save writes a copy of the state as a safetensors file of just the size.
+func (w *Worker) save(f *os.File, b []byte, r runner.Reply) runner.Reply {
+	if s, ok := r.(runner.Saved); ok && s.Written && b != nil {
+		if _, err := f.WriteAt(b, 0); err != nil {
+			return runner.Failed{Kind: runner.Internal, Message: err.Error()}
+		}
+		s.Image = sha256.Sum256(b)
+		return s
 	}
-	r.Image = sha256.Sum256(b)
-	return one(r)
+	return r
 }
 
 // file lays the state out.
