@@ -22,7 +22,7 @@ func (c *cli) benchCommand() *cobra.Command {
 			"line of JSON after it. The figures mean something on an idle machine alone; the load is in the result.\n"+
 			"What was found so far is in python/bench/LOG.md.")
 	cmd.Example = "  dflash-runner bench step --profile\n  dflash-runner bench handoff --json"
-	cmd.AddCommand(c.benchDispatchCommand(), c.benchHandoffCommand(), c.benchRunCommand(), c.benchStepCommand(), c.benchWarmUpCommand(), c.benchPipelineCommand(),
+	cmd.AddCommand(c.benchDispatchCommand(), c.benchHandoffCommand(), c.benchRunCommand(), c.benchStepCommand(), c.benchPeerCommand(), c.benchWarmUpCommand(), c.benchPipelineCommand(),
 		c.benchSchedulerCommand(), c.benchSchedulerPlugin())
 	return cmd
 }

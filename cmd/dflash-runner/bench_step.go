@@ -86,28 +86,51 @@ func (c *cli) workers(ctx context.Context, f *benchFlags, measure func(context.C
 
 func (c *cli) benchStepCommand() *cobra.Command {
 	var f benchFlags
-	rows, profile := 20, false
+	rows, profile, role := 20, false, "drafter"
+	var try []string
 	cmd := c.jsonFlag(&cobra.Command{
 		Use:   "step",
 		Short: "A drafter's row and update, beside the rate of matrix products",
 		Long: "Builds and warms up a drafter as a worker does, and measures a row from its anchors to the applied update, and\n" +
 			"without the update, beside one large product of matrices on the same device. Rows are made up on the device.\n" +
 			"--profile adds where the time goes: by group of kernels, the longest kernels, and on a GPU the gaps between\n" +
-			"kernels in steps that follow one another." + benchExits,
+			"kernels in steps that follow one another.\n\n" +
+			"--role target measures a target's row instead: a random target of 36 layers and of the workload's sizes, made on\n" +
+			"the device, a row packed of five documents; as a worker makes it, replayed (on a GPU), and with all logits.\n" +
+			"--try adds ways that no worker takes, each an attention (sdpa, efficient, cudnn, math, causal, varlen, flex), a\n" +
+			"fusion (norms, blocks), or both with a plus sign. causal takes the row for one document." + benchExits,
 		Example: "  dflash-runner bench step --profile\n  dflash-runner bench step --device cpu --rows 5 --json\n" +
-			"  dflash-runner bench step --scale 4 --anchors 64\n  dflash-runner bench step --precision fp8",
+			"  dflash-runner bench step --scale 4 --anchors 64\n  dflash-runner bench step --precision fp8\n" +
+			"  dflash-runner bench step --role target --profile --try varlen,varlen+norms",
 		Args: atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if rows < 1 {
 				return usage("bench step: --rows: want at least 1, got %d", rows)
 			}
+			if role != "drafter" && role != "target" {
+				return usage("bench step: --role: want drafter or target, got %q", role)
+			}
+			if len(try) > 0 && role != "target" {
+				return usage("bench step: --try: want --role target with it, got %s", role)
+			}
+			if f.precision != defaultPrecision && role == "target" {
+				return usage("bench step: --precision: want %s with --role target, got %q", defaultPrecision, f.precision)
+			}
+			if err := bench.CheckWays(try); err != nil {
+				return err
+			}
 			return c.workers(cmd.Context(), &f, func(ctx context.Context, p *bench.Python, d bench.Devices, s bench.Shape) (*bench.Report, error) {
+				if role == "target" {
+					return bench.RowBench(ctx, p, d, s, rows, profile, try)
+				}
 				return bench.StepBench(ctx, p, d, s, rows, profile)
 			})
 		},
 	})
 	cmd.Flags().IntVar(&rows, "rows", rows, "to measure, each a step of one row")
 	cmd.Flags().BoolVar(&profile, "profile", false, "where the time goes")
+	cmd.Flags().StringVar(&role, "role", role, "whose: drafter or target")
+	cmd.Flags().StringSliceVar(&try, "try", nil, "ways of a target's row that no worker takes, apart by commas")
 	f.places(cmd)
 	f.shapes(cmd)
 	return cmd

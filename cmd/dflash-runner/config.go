@@ -153,6 +153,20 @@ func (c *cli) configValidate() *cobra.Command {
 	return cmd
 }
 
+// pluginProblem checks the files of the plugin that is used, and starts nothing;
+// nil where all is well, or none is used.
+func pluginProblem(loaded *config.Config) *config.Problem {
+	p, at := loaded.Scheduler.Plugin()
+	if p == nil {
+		return nil
+	}
+	if err := host.Verify(up.Catalog(*p)); err != nil {
+		problem := loaded.Problem(fmt.Sprintf("scheduler.plugins[%d]", at), err)
+		return &problem
+	}
+	return nil
+}
+
 // catalogued checks the files of the plugin that is used, and notes what of the
 // catalog was not checked, and which entries would be refused if they were used.
 func (c *cli) catalogued(loaded *config.Config, name string) (unchecked []string, err error) {
@@ -163,7 +177,7 @@ func (c *cli) catalogued(loaded *config.Config, name string) (unchecked []string
 		err := host.Verify(up.Catalog(p))
 		switch used := p.Name == loaded.Scheduler.Use; {
 		case err != nil && used:
-			problems = append(problems, loaded.Problem(at, err))
+			problems = append(problems, *pluginProblem(loaded))
 			continue
 		case err != nil:
 			c.tell("note", fmt.Sprintf("%s: plugin %s is not used, and would be refused: %s", loaded.Place(at), p.Name, err))

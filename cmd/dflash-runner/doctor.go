@@ -26,7 +26,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 	cmd := c.jsonFlag(&cobra.Command{
 		Use:     "doctor",
 		Short:   "Check whether this machine can run a configuration",
-		Long:    "Checks Python, GPUs, memory, limits, disks and the clock for a configuration, each line ok, warn or fail.\nExit 3 where one fails.",
+		Long:    "Checks Python, GPUs, memory, limits, disks, the clock and the files of the plugin that is used, for a\nconfiguration, each line ok, warn or fail. Exit 3 where one fails.",
 		Example: "  dflash-runner doctor\n  dflash-runner doctor -f my.yaml --json",
 		Args:    atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,7 +50,13 @@ func (c *cli) doctorCommand() *cobra.Command {
 
 // read looks at the machine, for a configuration.
 func (c *cli) read(ctx context.Context, loaded *config.Config) (doctor.Readings, doctor.Needs, error) {
-	needs := doctor.Needs{GPU: loaded.Workers.Device == "cuda"}
+	needs := doctor.Needs{GPU: loaded.Workers.Device == "cuda", PluginRequired: loaded.Scheduler.Required == "true"}
+	if p, _ := loaded.Scheduler.Plugin(); p != nil {
+		needs.Plugin = p.Name
+		if wrong := pluginProblem(loaded); wrong != nil {
+			needs.PluginErr = runner.Errorf(runner.Invalid, "%s", wrong).WithHint("%s", wrong.Hint)
+		}
+	}
 	cache, err := pyenv.DefaultCacheDir()
 	if err != nil {
 		return doctor.Readings{}, needs, err

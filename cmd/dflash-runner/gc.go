@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,8 +20,9 @@ func (c *cli) gcCommand() *cobra.Command {
 		Use:   "gc",
 		Short: "Remove what crashes left behind",
 		Long: "Removes what crashes left behind: sockets that nobody answers, directories of sockets whose process is\n" +
-			"proved to be gone, and cache entries that were never finished. Runs, checkpoints and logs are never\n" +
-			"touched. Prints what was removed, and on stderr what was left alone since nobody can say whose it is.",
+			"proved to be gone, also those of earlier versions in which every socket is dead or that are older than\n" +
+			"this boot, and cache entries that were never finished. Runs, checkpoints and logs are never touched.\n" +
+			"Prints what was removed, and on stderr what was left alone since nobody can say whose it is.",
 		Example: "  dflash-runner gc --dry-run",
 		Args:    atMost(0),
 		RunE: func(*cobra.Command, []string) error {
@@ -40,7 +42,7 @@ func (c *cli) gcCommand() *cobra.Command {
 			for _, o := range owned {
 				if o.Dead {
 					paths = append(paths, o.Path)
-				} else {
+				} else if !slices.Contains(paths, o.Path) {
 					c.tell("left alone", o.Path+": "+o.Why)
 				}
 			}

@@ -93,10 +93,26 @@ type planned struct {
 // planned prints the plan, and what else the flags ask for.
 func (c *cli) planned(ctx context.Context, loaded *config.Config, flags planFlags) error {
 	if flags.scheduler == "" {
+		c.refusedPlugin(loaded)
 		return c.decided(ctx, loaded, flags, nil)
 	}
 	loaded.Scheduler.Use = flags.scheduler
 	return c.consult(ctx, loaded, flags.scheduler, func(ctx context.Context, s *consulted) error { return c.decided(ctx, loaded, flags, s) })
+}
+
+// refusedPlugin tells where the files of the plugin that is used are refused: a run
+// that requires it would not begin, another would go on with the built-in.
+func (c *cli) refusedPlugin(loaded *config.Config) {
+	wrong := pluginProblem(loaded)
+	if wrong == nil {
+		return
+	}
+	c.complain(config.Problems{*wrong})
+	if loaded.Scheduler.Required == "true" {
+		c.code = runner.ExitPreflight
+		return
+	}
+	c.tell("note", "the built-in would decide alone")
 }
 
 // decided makes the plan as a scheduler decides, and prints it.

@@ -191,7 +191,7 @@ func (c *cli) pluginsTest() *cobra.Command {
 	var extra extras
 	cmd := c.jsonFlag(&cobra.Command{
 		Use: "test PATH|NAME", Short: "Prove that a plugin keeps the contract", Args: atMost(1),
-		Long:    "Starts a program, or a plugin that the configuration names, as a run does, and drives it through every call:\nwhole epochs, bad configurations, deadlines, several questions at a time, its end. Exit 1 where one fails.",
+		Long:    "Starts a program, or a plugin that the configuration names, as a run does, and drives it through every call:\nwhole epochs, bad configurations, deadlines, several questions at a time, what\ngrows with every question, its end. Exit 1 where one fails.",
 		Example: "  dflash-runner plugins test ./my-plugin",
 		RunE: func(cmd *cobra.Command, named []string) error {
 			return c.withPlugin(cmd, from, named, extra, func(ctx context.Context, p found, o host.Options) error {

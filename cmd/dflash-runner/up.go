@@ -92,7 +92,7 @@ func (c *cli) up(ctx context.Context, f upFlags) error {
 	// A reader of our output that goes away must not end the run: writes fail instead.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	directory, began := "", time.Now()
-	o := up.Options{ConfigPath: f.file, Name: f.name, Set: f.set, Resume: f.resume, Detached: f.readyFD > 0, Stderr: c.err,
+	o := up.Options{ConfigPath: f.file, Name: f.name, Set: f.set, Resume: f.resume, Detached: f.readyFD > 0, Alone: true, Stderr: c.err,
 		Ready: func(dir string) {
 			directory = dir
 			if f.readyFD > 0 {

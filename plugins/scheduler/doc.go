@@ -73,10 +73,11 @@
 // # Events
 //
 // An [Observer] is told of every event of the run from its start on, those that
-// events.jsonl has, in order and each once. Numbers count the run's events from 1;
-// a gap in them is what was lost: some hundreds wait for a plugin that does not keep
-// up, and more are dropped, as are those of the time in which it is quarantined. At
-// the end what waits is still told, within two seconds. Observing costs no strikes.
+// events.jsonl has, in order and each once: what happened before it was started is
+// told first. Numbers count the run's events from 1; a gap in them is what was lost:
+// some hundreds wait for a plugin that does not keep up, and more are dropped, as are
+// those of the time in which it is quarantined. At the end what waits is still told,
+// within two seconds. Observing costs no strikes.
 //
 // # Losses
 //
@@ -111,6 +112,14 @@
 // An [Error] tells the host why a plugin gives no answer; any other error is of
 // kind internal. So is a panic: it is the end of its question alone, and its trace
 // goes to the log.
+//
+// # What a plugin holds
+//
+// A run looks every few seconds at what the plugin's process holds: its resident
+// memory and its threads, as the kernel counts them, and its goroutines, which Serve
+// tells where Info offers Vitals. A plugin that holds more than scheduler.limits says
+// is ended, as one with too many strikes is; status shows the figures. The test kit
+// finds one that leaves something behind with every question.
 //
 // # How questions travel
 //

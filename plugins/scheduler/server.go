@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"time"
 
 	schedulerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/scheduler/v1"
@@ -48,7 +49,7 @@ func lacks(c Capability) error {
 // Info implements schedulerv1.SchedulerServer.
 func (s *server) Info(context.Context, *schedulerv1.InfoRequest) (*schedulerv1.InfoReply, error) {
 	i := s.scheduler.Info()
-	out := &schedulerv1.InfoReply{Name: i.Name, Version: i.Version, ApiVersions: []uint32{APIVersion}, Ask: true}
+	out := &schedulerv1.InfoReply{Name: i.Name, Version: i.Version, ApiVersions: []uint32{APIVersion}, Ask: true, Vitals: true}
 	for _, c := range able(s.scheduler) {
 		out.Capabilities = append(out.Capabilities, capabilities[c])
 	}
@@ -75,6 +76,11 @@ func (s *server) Configure(ctx context.Context, q *schedulerv1.ConfigureRequest)
 	}
 	err := s.scheduler.Configure(ctx, Config{Seed: q.GetSeed(), raw: q.GetConfig()})
 	return &schedulerv1.ConfigureReply{}, err
+}
+
+// Vitals implements schedulerv1.SchedulerServer.
+func (s *server) Vitals(context.Context, *schedulerv1.VitalsRequest) (*schedulerv1.VitalsReply, error) {
+	return &schedulerv1.VitalsReply{Goroutines: uint32(runtime.NumGoroutine())}, nil
 }
 
 // Arrange implements schedulerv1.SchedulerServer.

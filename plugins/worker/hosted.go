@@ -21,10 +21,11 @@ import (
 type HostedSpec struct {
 	Argv, Env []string
 	Dir       string
-	Nonce     string // unique: descendants are found by it
-	LogPath   string // raw output; "" keeps none
-	LogLimit  int64  // bytes of it
-	Given     []byte // that the process may read once, from the descriptor GivenFD; nil: there is none
+	Nonce     string    // unique: descendants are found by it
+	LogPath   string    // raw output; "" keeps none
+	LogLimit  int64     // bytes of it
+	LogCut    func(Cut) // told of what the log lost once it is full: the first line, totals, and all at the end; may be nil
+	Given     []byte    // that the process may read once, from the descriptor GivenFD; nil: there is none
 }
 
 // GivenFD is where a hosted process reads HostedSpec.Given.
@@ -45,6 +46,7 @@ func NewHosted(spec HostedSpec, cmd *exec.Cmd, socketDir string) (*Hosted, error
 	if err != nil {
 		return nil, err
 	}
+	log.onCut = spec.LogCut
 	h := &Hosted{started: make(chan struct{})}
 	h.hostRunner = newHostRunner(childSpec{argv: spec.Argv, env: spec.Env, dir: spec.Dir, nonce: spec.Nonce, given: spec.Given, lineLimit: maxLine},
 		log, func(*child) { close(h.started) }, cmd, socketDir)

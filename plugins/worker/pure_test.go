@@ -234,17 +234,45 @@ func TestLogFileIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var told []Cut
+	log.onCut = func(x Cut) {
+		log.kept() // who is told may ask for the log
+		told = append(told, x)
+	}
 	for i := range 60 {
 		log.stderr(fmt.Appendf(nil, "line %d", i), false)
 	}
 	log.stdout([]byte("noise"), false)
 	log.close()
+	// lines 0 to 12 fit: ten of 7 bytes, three of 8
+	if want := []Cut{{1, 8}, {48, 47*8 + 15}}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
 	b, err := os.ReadFile(path)
-	if err != nil || len(b) > 200 || !strings.HasPrefix(string(b), "line 0\n") || strings.Count(string(b), "log file full") != 1 {
+	if err != nil || len(b) > 200 || !strings.HasPrefix(string(b), "line 0\n") || strings.Count(string(b), "log file full") != 1 || !strings.HasSuffix(string(b), "dflash-runner: 48 lines, 391 bytes were not kept\n") {
 		t.Errorf("%v: %q", err, b)
 	}
 	if tail, _, _ := log.kept(); len(tail) != tailLines || tail[tailLines-1] != "line 59" {
 		t.Errorf("kept %d lines", len(tail))
+	}
+}
+
+// TestLogCutIsToldByTotals: a flood is told of a few times, and its last total is all.
+func TestLogCutIsToldByTotals(t *testing.T) {
+	log, err := openLog(filepath.Join(t.TempDir(), "log"), 10, hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told []Cut
+	log.onCut = func(x Cut) { told = append(told, x) }
+	line := bytes.Repeat([]byte("x"), 1<<10-1)
+	for range 12 << 10 {
+		log.stderr(line, false)
+	}
+	log.close()
+	log.close()
+	if want := []Cut{{1, 1 << 10}, {1 << 10, 1 << 20}, {10 << 10, 10 << 20}, {12 << 10, 12 << 20}}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
 	}
 }
 

@@ -1,7 +1,7 @@
 """The workload that a bench names: a drafter as a worker is told it, its head, its rows, its arithmetic.
 
 The reference, W: a drafter of 5 layers on a target with hidden size 4,096 and a vocabulary of 151,936, rows
-of 3,072 tokens with 512 blocks of 16. Names and sizes come from cmd/internal/bench/shape.go.
+of 3,072 tokens with 512 blocks of 16.
 
 Shapes: S tokens of the row, V vocabulary, D hidden size, C captured width.
 """
@@ -10,49 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
+from dflash_runner.packing import Packed
 from dflash_runner.worker.v1 import worker_pb2
 from safetensors.torch import save_file
-from torch import Tensor
+from shape import TARGET_LAYERS, Shape
+from torch import Tensor, nn
 
-TARGET_LAYERS = 36
-_SPREAD = 32  # layers between the first captured one and the last
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """Sizes of a drafter and its rows."""
-
-    tokens: int  # S
-    anchors: int  # N
-    block: int  # K
-    vocabulary: int  # V
-    hidden: int  # D
-    intermediate: int
-    layers: int
-    captured: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    dtype: str  # float32 or bfloat16; of compute
-    precision: str = ""  # of matrix products: fp8, or none: dtype
-
-    @classmethod
-    def told(cls, asked: dict[str, Any]) -> Shape:
-        """The shape of a question's JSON, in which S and N have their letters."""
-        names = {"tokens": "S", "anchors": "N"}
-        own = [name for name in cls.__dataclass_fields__ if name != "precision"]
-        told = {name: asked[names.get(name, name)] for name in own}
-        return cls(**told, precision=asked.get("precision", ""))
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        """Captured layers, spread over the target as the reference's: 1, 9, 17, 25, 33."""
-        return tuple(1 + i * _SPREAD // max(1, self.captured - 1) for i in range(self.captured))
+_DOCUMENTS = (10, 8, 6, 5, 3)  # parts of 32: how a target's row is packed
 
 
 def message(shape: Shape, directory: Path, *, device: str, threads: int) -> worker_pb2.Configuration:
@@ -85,7 +52,7 @@ def message(shape: Shape, directory: Path, *, device: str, threads: int) -> work
             rms_norm_eps=1e-6,
             rope_theta=1e6,
             block_size=shape.block,
-            mask_token_id=shape.vocabulary - 1,
+            mask_token_id=shape.mask_token_id,
             target_layers=TARGET_LAYERS,
             max_position_embeddings=40_960,
             precision=shape.precision,
@@ -154,3 +121,59 @@ def teraflop(shape: Shape) -> float:
     visible = queries * (shape.tokens / 2 + shape.block)
     scores = 3 * 4 * shape.layers * visible * shape.heads * shape.head_dim
     return (noise + context + head + scores) / 1e12
+
+
+def random_target(shape: Shape, *, device: str) -> nn.Module:
+    """A Qwen3 of the shape's sizes and 36 layers, of random weights that are drawn on the device."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    settings = Qwen3Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=TARGET_LAYERS,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=40_960,
+        tie_word_embeddings=False,
+        attn_implementation="sdpa",
+        dtype=getattr(torch, shape.dtype),
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = Qwen3ForCausalLM._from_config(settings)  # noqa: SLF001 as AutoModel.from_config does
+    return model.eval().requires_grad_(False)
+
+
+def document_lengths(tokens: int) -> tuple[int, ...]:
+    """Of a target's row: 5/16 of it, 1/4, and so on down to 3/32, which may be a few tokens more."""
+    lengths = [max(1, tokens * part // sum(_DOCUMENTS)) for part in _DOCUMENTS[:-1]]
+    return (*lengths, tokens - sum(lengths))
+
+
+def packed_row(shape: Shape) -> Packed:
+    """A row of several documents and no padding, on the host."""
+    lengths = document_lengths(shape.tokens)
+    documents = [number for number, length in enumerate(lengths) for _ in range(length)]
+    generator = torch.Generator().manual_seed(1)
+    return Packed(
+        tokens_S=torch.randint(shape.vocabulary, (shape.tokens,), generator=generator, dtype=torch.int32),
+        loss_mask_S=torch.ones(shape.tokens, dtype=torch.uint8),
+        documents_S=torch.tensor(documents, dtype=torch.int32),
+    )
+
+
+def target_teraflop(shape: Shape, *, logits: bool = False) -> float:
+    """What a row's matrix products come to in a target, 1e12 operations: two a multiply-add.
+
+    Layers up to the last captured one, or all of them with the head; attention counts the pairs of tokens
+    that may see each other, each document's up to itself.
+    """
+    layers = TARGET_LAYERS if logits else shape.layer_ids[-1] + 1
+    attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
+    linear = 2 * shape.tokens * layers * (attention + 3 * shape.hidden * shape.intermediate)
+    visible = sum(length * (length + 1) / 2 for length in document_lengths(shape.tokens))
+    scores = 4 * layers * visible * shape.heads * shape.head_dim
+    head = 2 * shape.tokens * shape.hidden * shape.vocabulary if logits else 0
+    return (linear + scores + head) / 1e12

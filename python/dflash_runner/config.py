@@ -35,6 +35,7 @@ class TargetSettings:
     directory: str
     dtype: str
     layer_ids: tuple[int, ...]
+    replay: bool = False  # rows are recorded on the GPU in warm-up, and replayed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,6 +156,8 @@ def from_message(message: Any) -> Configuration:
     _check_ranks(configuration)
     _check_attention(configuration)
     _check_precision(configuration)
+    if configuration.target.replay and device == "cpu":
+        raise ValueError("target.replay: want false on device cpu, where nothing is recorded, got true")
     return configuration
 
 
@@ -231,6 +234,7 @@ def _target(message: Any, target_layers: int) -> TargetSettings:
         directory=_named("target.directory", message.directory),
         dtype=_choice("target.dtype", message.dtype, ("float32", "bfloat16")),
         layer_ids=layer_ids,
+        replay=message.replay,
     )
 
 

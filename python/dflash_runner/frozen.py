@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dflash_runner.capture import Capture, decoder_layers, decoder_of
 from dflash_runner.errors import Kind, WorkerError
+from dflash_runner.masks import kinds_of, masks
 from dflash_runner.packing import Packed
 from dflash_runner.pretrained import read_target, text_config, window_of
 
@@ -60,8 +61,28 @@ class FrozenTarget:
         if not layer_ids or not 0 <= layer_ids[0] <= layer_ids[-1] < len(layers):
             want = f"target.layer_ids: want 0 to {len(layers) - 1}, got {list(layer_ids)}"
             raise WorkerError(Kind.INVALID, f"load target {directory}: {want}")
-        self.layer_ids = layer_ids
+        self._hold(model, layer_ids=layer_ids, whole=whole)
         self.dtype, self.device = dtype, torch.device(device)
+        (model if whole else self.decoder).to(self.device)
+
+    @classmethod
+    def of_model(cls, model: nn.Module, *, layer_ids: tuple[int, ...]) -> FrozenTarget:
+        """A whole model that is there already, in eval mode and without gradients, where it is.
+
+        Args:
+            model: a causal language model of transformers, all of one dtype on one device.
+            layer_ids: captured, 0-based, rising.
+        """
+        target = cls.__new__(cls)
+        target._hold(model, layer_ids=layer_ids, whole=True)  # noqa: SLF001 of this class
+        first = next(model.parameters())
+        target.dtype, target.device = first.dtype, first.device
+        return target
+
+    def _hold(self, model: nn.Module, *, layer_ids: tuple[int, ...], whole: bool) -> None:
+        """Keep a model's parts, and let go of what is above the last captured block unless `whole`."""
+        layers = decoder_layers(model)
+        self.layer_ids = layer_ids
         self.text: Any = text_config(model)  # of the whole model, also where it is cut
         self.window = window_of(model)
         self.decoder = decoder_of(model)
@@ -69,7 +90,6 @@ class FrozenTarget:
         self._last = layers[layer_ids[-1]]
         if not whole:
             del layers[layer_ids[-1] + 1 :]
-        (model if whole else self.decoder).to(self.device)
 
     @property
     def model(self) -> nn.Module:
@@ -119,17 +139,55 @@ class FrozenTarget:
         return hidden_SC.masked_fill(row.documents_S[:, None] < 0, 0.0)
 
     @torch.inference_mode()
-    def run(self, tokens_S: Tensor, *, positions_1S: Tensor | None = None) -> Tensor:
+    def recordable(self, *, tokens_S: Tensor, documents_S: Tensor, positions_1S: Tensor) -> Tensor:
+        """hidden_SC as `hidden_states` makes it of a row of several documents, bit for bit, by work that may
+        be recorded: the masks are made here, see `masks`. A row that is one document takes the same kernels.
+
+        Args:
+            tokens_S: int32, on the device.
+            documents_S: int32, on the device; -1 at padding.
+            positions_1S: int64, on the device, as `Packed.positions` gives them.
+
+        Raises:
+            WorkerError: invalid, where the model's decoder takes no such masks.
+
+        Compile: may be recorded where the model's own code neither waits for the device nor copies to it.
+        """
+        mask = masks(positions_1S, kinds=kinds_of(self.text), window=self.window)
+        try:
+            hidden_SC = self.run(tokens_S, positions_1S=positions_1S, mask=mask)
+        except (AttributeError, KeyError, TypeError, ValueError) as err:
+            raise WorkerError(
+                Kind.INVALID,
+                f"make row under masks: {type(self.decoder).__name__}: {type(err).__name__}: {err}",
+                hint="rows of this family cannot be recorded: set target.replay: false",
+            ) from err
+        return hidden_SC.masked_fill_(documents_S[:, None] < 0, 0.0)
+
+    @torch.inference_mode()
+    def run(
+        self,
+        tokens_S: Tensor,
+        *,
+        positions_1S: Tensor | None = None,
+        mask: Tensor | dict[str, Tensor] | None = None,
+    ) -> Tensor:
         """hidden_SC of the captured layers, by a forward that ends after the last of them.
 
         Args:
             tokens_S: ids of any integer dtype, on the device.
             positions_1S: int64; left out, the model counts and takes the tokens for one document.
+            mask: as `masks` makes it; left out, the model makes its own.
         """
         with Capture(self.decoder, layer_ids=self.layer_ids) as capture:
             stop = self._last.register_forward_hook(_enough)  # after the capture's own hook
             try:
-                self.decoder(input_ids=tokens_S[None].long(), position_ids=positions_1S, use_cache=False)
+                self.decoder(
+                    input_ids=tokens_S[None].long(),
+                    attention_mask=mask,
+                    position_ids=positions_1S,
+                    use_cache=False,
+                )
                 raise AssertionError("the last captured block never ran")
             except _Enough:
                 return capture.take()[0]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from dflash_runner.preparation import Prepared
 
 Figures = tuple[Tensor, Tensor]
 """A row's loss: (numerator, denominator), 0-d float32."""
+
+T = TypeVar("T")
 
 Step = Callable[[Prepared, bool], Figures]
 """Forward and backward of a row; true: its gradients are the step's first, written and not added."""
@@ -36,8 +38,8 @@ class Counter(Protocol):
 class Recorder(Protocol):
     """Records what a device is told to do."""
 
-    def record(self, work: Callable[[], Figures]) -> tuple[Callable[[], None], Figures]:
-        """What does it again, and the tensors that it then leaves its figures in."""
+    def record(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """What does it again, and the tensors that it then leaves its figures in: those that `work` gave."""
 
     @property
     def held_bytes(self) -> int:
@@ -51,7 +53,7 @@ class CudaRecorder:
         """Make the pool."""
         self._device, self._pool, self.held_bytes = device, torch.cuda.graph_pool_handle(), 0
 
-    def record(self, work: Callable[[], Figures]) -> tuple[Callable[[], None], Figures]:
+    def record(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
         """Record, which runs nothing. Other threads may use the device meanwhile, on streams of their own.
 
         Raises:

@@ -21,6 +21,8 @@ from dflash_runner.frozen import FrozenTarget
 from dflash_runner.lane import LaneError
 from dflash_runner.orders import Abort, CreateArena, Evaluate, MapArena, Order, Produce, Pull
 from dflash_runner.packing import pack
+from dflash_runner.recorded import RecordedRows
+from dflash_runner.replay import CudaRecorder, Recorder
 from dflash_runner.replies import Produced
 from dflash_runner.slots import layout
 from dflash_runner.staging import Staging
@@ -36,12 +38,15 @@ _SLOT_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 class TargetRole:
     """The role; see `worker.role.Role` for which thread calls what."""
 
-    def __init__(self, configuration: Configuration, *, started: float) -> None:
+    def __init__(
+        self, configuration: Configuration, *, started: float, recorder: Recorder | None = None
+    ) -> None:
         """Read the model and open the data.
 
         Args:
             configuration: of a target.
             started: `time.perf_counter` before torch was imported.
+            recorder: of rows, another than the configured one, in tests.
         """
         self._configuration = configuration
         self._clock = Clock(started)
@@ -62,6 +67,10 @@ class TargetRole:
         self._evaluator = Evaluator(self._target, configuration=configuration)
         self._watch = Watch()
         device = self._target.device
+        if recorder is None and settings.replay:
+            recorder = CudaRecorder(device)
+        self._recorded = None if recorder is None else RecordedRows(self._target, recorder=recorder)
+        self._rows = self._recorded or self._target  # what makes rows
         staged = None if device.type == "cpu" else partial(Staging, self._slot_bytes(), device=device)
         self._arenas = Arenas(staging=staged)  # written by the lane's thread, read by the main one
         self._clock.lap("build")
@@ -83,7 +92,7 @@ class TargetRole:
     def warm_up(self, progress: Callable[[Progress], None]) -> Certificate:
         """Every bucket through the function that makes rows; see `warmup`."""
         return warm_up(
-            TargetSubject(self._target, configuration=self._configuration),
+            TargetSubject(self._target, configuration=self._configuration, recorded=self._recorded),
             configuration=self._configuration,
             watch=self._watch,
             clock=self._clock,
@@ -139,7 +148,7 @@ class TargetRole:
             version=order.version,
             row=order.row,
             tensors={
-                "hidden": self._target.hidden_states(row),
+                "hidden": self._rows.hidden_states(row),
                 "tokens": row.tokens_S,
                 "loss_mask": row.loss_mask_S,
                 "documents": row.documents_S,

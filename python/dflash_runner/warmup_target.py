@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from dflash_runner import devices
 from dflash_runner.config import PRECISIONS, Configuration
+from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frozen import FrozenTarget
 from dflash_runner.packing import Packed
+from dflash_runner.recorded import RecordedRows
 from dflash_runner.warmup import Difference, Ran
 from dflash_runner.watch import AttentionCalls, Calls
 
@@ -29,27 +33,53 @@ _ORACLE_LENGTHS, _ORACLE_PADDING = (5, 7), 3
 class TargetSubject:
     """A frozen target as warm-up sees it."""
 
-    def __init__(self, target: FrozenTarget, *, configuration: Configuration) -> None:
-        """Keep the target."""
-        self._target = target
+    def __init__(
+        self, target: FrozenTarget, *, configuration: Configuration, recorded: RecordedRows | None = None
+    ) -> None:
+        """Keep the target.
+
+        Args:
+            target: whose rows they are.
+            configuration: of the worker.
+            recorded: what makes rows where they are replayed; none where the target itself does.
+        """
+        self._target, self._recorded = target, recorded
+        self._rows = recorded or target
         self._configuration = configuration
 
     def run(self, bucket: int) -> Ran:
         """One row of two documents and padding, through the function that makes rows."""
-        first = bucket // 2
-        row = self._row([first, max(1, bucket - first - max(1, bucket // 8))], bucket)
+        row = self._row(_two_documents(bucket), bucket)
         start = time.perf_counter()
-        hidden_SC = self._target.hidden_states(row)
+        hidden_SC = self._rows.hidden_states(row)
         devices.settle(hidden_SC.device)
         step_ms = (time.perf_counter() - start) * 1000
         return Ran(gradients=hidden_SC.requires_grad, padded_anchors=False, step_ms=step_ms)
 
     def record(self, bucket: int) -> None:
-        """Nothing of a target is recorded."""
+        """Record a row, where that is asked for, and replay others: each must have the bits of the model's
+        own forward, whatever row was recorded.
+
+        Raises:
+            WorkerError: invalid, where rows of this family cannot be recorded; fatal, where a replay differs.
+        """
+        if self._recorded is None:
+            return
+        self._recorded.record(self._row(_two_documents(bucket), bucket))
+        for seed, lengths in enumerate(_other_documents(bucket), start=1):
+            row = self._row(lengths, bucket, seed=seed)
+            want_SC, got_SC = self._target.hidden_states(row), self._recorded.hidden_states(row)
+            if not torch.equal(want_SC, got_SC):
+                raise WorkerError(
+                    Kind.FATAL,
+                    f"replay row of {bucket} tokens: documents of {lengths}: want the bits of the model's "
+                    f"own forward, got {int((want_SC != got_SC).sum())} of {want_SC.numel()} others",
+                    hint="target.replay: false makes rows as they come",
+                )
 
     def held_bytes(self) -> int:
-        """Nothing beside the passes' own."""
-        return 0
+        """Of the recordings: evaluation computes without them."""
+        return 0 if self._recorded is None else self._recorded.held_bytes
 
     precision = PRECISIONS[0]
 
@@ -58,8 +88,8 @@ class TargetSubject:
         return 0, 0
 
     def calls(self, *, named: bool) -> Calls:  # noqa: ARG002 it costs nothing here
-        """Counts calls of torch's own attention, which the model makes."""
-        return AttentionCalls()
+        """Counts calls of torch's own attention, which the model makes, and those that are replayed."""
+        return AttentionCalls() if self._recorded is None else _ReplayedCalls(self._recorded)
 
     @torch.inference_mode()
     def oracle(self) -> Difference:
@@ -72,7 +102,7 @@ class TargetSubject:
         """
         lengths, window = self._lengths()
         row = self._row(lengths, sum(lengths) + _ORACLE_PADDING).to(self._target.device)
-        got_SC, largest, start = self._target.hidden_states(row), 0.0, 0
+        got_SC, largest, start = self._rows.hidden_states(row), 0.0, 0
         for length in lengths:
             want_SC = self._alone(row.tokens_S[start : start + length])
             part_SC = got_SC[start : start + length]
@@ -114,12 +144,14 @@ class TargetSubject:
         config = self._target.text
         names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
         shape = {name: getattr(config, name) for name in names}
-        return {**shape, "dtype": str(self._target.dtype), "captured": list(self._target.layer_ids)}
+        replayed = {} if self._recorded is None else {"replay": True}
+        captured = list(self._target.layer_ids)
+        return {**shape, **replayed, "dtype": str(self._target.dtype), "captured": captured}
 
-    def _row(self, lengths: list[int], bucket: int) -> Packed:
-        """Documents of these lengths, then padding; drawn from the bucket alone."""
+    def _row(self, lengths: list[int], bucket: int, *, seed: int = 0) -> Packed:
+        """Documents of these lengths, then padding; drawn from the bucket, and from a seed."""
         vocabulary = self._target.text.vocab_size
-        generator = torch.Generator().manual_seed(bucket)
+        generator = torch.Generator().manual_seed(bucket + (seed << 32))
         documents_S = torch.full((bucket,), -1, dtype=torch.int32)
         start = 0
         for document, length in enumerate(lengths):
@@ -130,6 +162,43 @@ class TargetSubject:
             loss_mask_S=(documents_S >= 0).to(torch.uint8),
             documents_S=documents_S,
         )
+
+
+class _ReplayedCalls(AttentionCalls):
+    """Counts besides what replays of a target's rows come to, which call nothing."""
+
+    def __init__(self, recorded: RecordedRows) -> None:
+        """Count from nothing."""
+        super().__init__()
+        self._recorded, self._replayed = recorded, 0
+
+    @property
+    def total(self) -> int:
+        """How many calls, of either kind."""
+        return super().total + self._replayed
+
+    def __enter__(self) -> Self:
+        """Count from here."""
+        self._before = self._recorded.replayed_calls
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Count to here."""
+        self._replayed = self._recorded.replayed_calls - self._before
+        super().__exit__(kind, error, trace)
+
+
+def _two_documents(bucket: int) -> list[int]:
+    """Lengths of a bucket's row of two, which leave some padding."""
+    first = bucket // 2
+    return [first, max(1, bucket - first - max(1, bucket // 8))]
+
+
+def _other_documents(bucket: int) -> list[list[int]]:
+    """Lengths of other rows: a short document, a long one and one of a token; two, and no padding."""
+    return [[bucket // 4, bucket - bucket // 4 - 2, 1], [bucket - bucket // 3, bucket // 3]]
 
 
 def tolerance_of(target: FrozenTarget) -> float:

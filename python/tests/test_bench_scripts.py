@@ -11,10 +11,12 @@ import pytest
 import torch
 from dflash_runner import config
 from dflash_runner.errors import Kind, WorkerError
+from dflash_runner.frozen import FrozenTarget
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 import curves
 import deaths
+import row_ways
 import told
 import traced
 import workload
@@ -64,6 +66,63 @@ def test_the_reference_workload():
         made = workload.message(shape, Path("/nowhere"), device=device, threads=2)
         assert config.from_message(made).attention == attention
     assert workload.Shape.told(W | {"captured": 1}).layer_ids == (1,)
+
+
+def test_the_reference_targets_row():
+    """An 8B target's, of five documents: 34 of 36 layers, and all of them with the head."""
+    shape = workload.Shape.told(W)
+    row = workload.packed_row(shape)
+    assert row.documents_S.bincount().tolist() == [960, 768, 576, 480, 288]
+    assert workload.target_teraflop(shape) == pytest.approx(40.905, abs=0.001)
+    assert workload.target_teraflop(shape, logits=True) == pytest.approx(47.135, abs=0.001)
+    assert sum(workload.document_lengths(64)) == 64 and min(workload.document_lengths(8)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("way", "parts"),
+    [
+        ("varlen", ("varlen", "")),
+        ("norms", ("sdpa", "norms")),
+        ("flex+blocks", ("flex", "blocks")),
+        ("varlen+flex", None),
+        ("norms+blocks", None),
+        ("", None),
+    ],
+)
+def test_ways_of_a_row(way, parts):
+    if parts is None:
+        with pytest.raises(ValueError, match="--try: want one of sdpa"):
+            row_ways.parts_of(way)
+    else:
+        assert row_ways.parts_of(way) == parts
+
+
+def test_the_command_and_the_script_know_the_same_ways():
+    source = (Path(__file__).resolve().parents[2] / "cmd/internal/bench/row.go").read_text()
+    for name, ways in (("attentions", row_ways.ATTENTIONS), ("fusions", row_ways.FUSIONS)):
+        (line,) = (line for line in source.splitlines() if line.lstrip().startswith(name))
+        assert json.loads("[" + line.split("{")[1].rstrip("}") + "]") == list(ways)
+
+
+def test_ways_of_a_row_give_its_hidden_states():
+    """Each that a CPU has, uncompiled; the model is as it was afterwards, and a way that fails says why."""
+    tiny = {"S": 48, "N": 4, "vocabulary": 64, "hidden": 32, "intermediate": 48, "heads": 2, "kv_heads": 1}
+    shape = workload.Shape.told(W | tiny | {"head_dim": 16, "captured": 2, "dtype": "float32"})
+    target = FrozenTarget.of_model(workload.random_target(shape, device="cpu"), layer_ids=(0, 2))
+    row, timed = workload.packed_row(shape), lambda *_, **given: {"ran": given["rounds"]}
+    want_SC = target.hidden_states(row)
+    told_of = {
+        way: row_ways.tried(way, target, row=row, want_SC=want_SC, timed=timed, rounds=3)
+        for way in ("sdpa", "math", "causal", "varlen", "other")
+    }
+    for way in ("sdpa", "math"):
+        assert told_of[way]["difference"] <= 2e-6 and told_of[way]["plain"] == {"ran": 3}
+    assert told_of["causal"]["difference"] > 0.1  # documents see each other
+    assert (
+        "_flash_attention_forward" in told_of["varlen"]["failed"]
+        and "want one of" in told_of["other"]["failed"]
+    )
+    assert torch.equal(target.hidden_states(row), want_SC)
 
 
 def test_gaps_are_told_by_their_neighbours():

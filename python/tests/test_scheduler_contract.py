@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,6 +202,7 @@ def test_the_kit_names_other_bad_answers(method, answer, name, says):
         ({"depth": "x"}, "depth: want a whole number, got x"),
         ({"depth": True}, "depth: want a whole number, got true"),
         ({"depth": 12}, "depth: want at most 9, got 12"),
+        ({"dept": 4, "depth": 12}, "dept: unknown key; depth: want at most 9, got 12"),
     ],
 )
 def test_the_kit_hands_over_what_the_host_would(config, says):
@@ -402,3 +404,21 @@ def test_the_judge_of_orders_is_a_multiset(pool, answer, count):
     )  # fmt: skip
     good = len(answer) == min(count, len(pool)) and all(answer.count(s) <= pool.count(s) for s in answer)
     assert (judging.arrange(request, answer) is None) is good
+
+
+def test_what_grows_with_every_question_is_found():
+    gone = threading.Event()
+
+    class Leaks(Least):
+        def arrange(self, request):
+            threading.Thread(target=gone.wait, daemon=True).start()
+            return scheduler.first(request)
+
+    try:
+        results = {r.name: r for r in testing.check(Leaks, deadline_s=PATIENT_S)}
+    finally:
+        gone.set()
+    left = results["leaves nothing behind"]
+    assert left.status == testing.FAILED
+    said = re.fullmatch(r"want as much .* got threads: (\d+) before (\d+) calls, (\d+) after", left.detail)
+    assert said and int(said[3]) - int(said[1]) >= int(said[2]) - 10

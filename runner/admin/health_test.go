@@ -30,9 +30,9 @@ func TestJudge(t *testing.T) {
 		{"first start", func(s *Status) { s.State, s.Workers[0].State = Starting, "warming" }, Healthy, 0, "1 of 2 ready"},
 		{"a second start", func(s *Status) { s.Workers[1].State, s.Workers[1].Generation = "warming", 2 }, Degraded, 1, "drafter/0 is being started again"},
 		{"a plugin that does well", func(s *Status) {
-			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Calls: 7}
+			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Calls: 7, Answers: 6}
 			s.Decisions = []Decision{{What: "place", By: "mine"}, {What: "on_failure", By: "built-in"}}
-		}, Healthy, 0, "plugin mine 1.0 is running, 7 answers; place by mine, on_failure by built-in"},
+		}, Healthy, 0, "plugin mine 1.0 is running, 7 questions, 6 answers used; place by mine, on_failure by built-in"},
 		{"a death", func(s *Status) { s.Workers[1].State = "backoff" }, Degraded, 1, "drafter/0 died and starts again"},
 		{"a failed worker outweighs a death", func(s *Status) { s.Workers[0].State, s.Workers[1].State = "lost", "failed" }, Critical, 2, "drafter/0 failed"},
 		{"a later start that is done", func(s *Status) { s.Workers[1].Generation = 3 }, Healthy, 0, ""},
@@ -46,7 +46,15 @@ func TestJudge(t *testing.T) {
 		}, Degraded, 1, "GPU 1: slowed down"},
 		{"a GPU to be reset", func(s *Status) { s.Devices = []DeviceStatus{{Status: Critical, Detail: "gpu reset"}} }, Critical, 2, "GPU 0: gpu reset"},
 		{"disk full", func(s *Status) { s.Degraded = []Reason{{"checkpoint", "no space left"}} }, Degraded, 1, "no space left"},
-		{"a plugin that schedules", func(s *Status) { s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Calls: 9} }, Healthy, 0, "plugin mine 1.0 is running, 9 answers"},
+		{"a plugin that schedules", func(s *Status) {
+			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Calls: 9, Answers: 8}
+		}, Healthy, 0, "plugin mine 1.0 is running, 9 questions, 8 answers used"},
+		{"a plugin that is asked just now", func(s *Status) {
+			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Waiting: &PluginWait{Question: "arrange", WaitedMS: 1999, DeadlineMS: 120_000, Questions: 1}}
+		}, Healthy, 0, "plugin mine 1.0 is running, 0 questions, 0 answers used"},
+		{"a plugin that hangs", func(s *Status) {
+			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Waiting: &PluginWait{Question: "arrange", WaitedMS: 61_400, DeadlineMS: 120_000, Questions: 2}}
+		}, Healthy, 0, "0 answers used; waits 1m1s of 2m0s for arrange and 1 more"},
 		{"no news", func(s *Status) { s.UpdatedAt = now.Add(-31 * time.Second) }, Unknown, 1, "no news for 31s"},
 		{"no news and a death", func(s *Status) { s.UpdatedAt = now.Add(-time.Minute); s.Workers[0].State = "lost" }, Degraded, 1, "no news"},
 		{"nothing yet", func(s *Status) { *s = Status{State: Starting} }, Unknown, 1, "no status yet"},

@@ -205,21 +205,50 @@ const PluginRefused = "refused"
 
 // PluginStatus is a scheduling plugin.
 type PluginStatus struct {
-	Name         string     `json:"name"`
-	Version      string     `json:"version"`
-	SHA256       string     `json:"sha256"` // of its program, as pinned
-	State        string     `json:"state"`  // starting, running, quarantined, stopped or refused
-	Pid          int        `json:"pid"`
-	APIVersion   uint32     `json:"api_version"`
-	Capabilities []string   `json:"capabilities"`
-	Starts       int        `json:"starts"`
-	Calls        uint64     `json:"calls"`
-	Refused      uint64     `json:"refused"`   // answers that were not used
-	Fallbacks    uint64     `json:"fallbacks"` // questions that the built-in answered in its place, also while it rested
-	Strikes      int        `json:"strikes"`
-	Ends         int        `json:"ends"`  // how often it was ended or died
-	Last         string     `json:"last"`  // why, the last time; or why it is refused
-	Until        *time.Time `json:"until"` // of its quarantine
+	Name         string      `json:"name"`
+	Version      string      `json:"version"`
+	SHA256       string      `json:"sha256"` // of its program, as pinned
+	State        string      `json:"state"`  // starting, running, quarantined, stopped or refused
+	Pid          int         `json:"pid"`
+	APIVersion   uint32      `json:"api_version"`
+	Capabilities []string    `json:"capabilities"`
+	Starts       int         `json:"starts"`
+	Calls        uint64      `json:"calls"`     // questions that it was asked, and that are over; one that was given up has no answer
+	Answers      uint64      `json:"answers"`   // that were used
+	Refused      uint64      `json:"refused"`   // answers that were not used
+	Fallbacks    uint64      `json:"fallbacks"` // questions that the built-in answered in its place, also while it rested
+	Strikes      int         `json:"strikes"`
+	Ends         int         `json:"ends"`      // how often it was ended or died
+	Last         string      `json:"last"`      // why, the last time; or why it is refused
+	Until        *time.Time  `json:"until"`     // of its quarantine
+	RSSBytes     uint64      `json:"rss_bytes"` // that it held at the last look, as the two below; 0: not known
+	Threads      int         `json:"threads"`
+	Goroutines   int         `json:"goroutines"` // of a plugin in Go
+	Waiting      *PluginWait `json:"waiting"`    // null: it owes no answer
+}
+
+// PluginWait is the question that waits the longest for a plugin's answer.
+type PluginWait struct {
+	Question   string `json:"question"` // place, arrange, assign, on_failure, or one of its start
+	WaitedMS   int64  `json:"waited_ms"`
+	DeadlineMS int64  `json:"deadline_ms"` // of the whole wait; then the built-in answers
+	Questions  int    `json:"questions"`   // that wait, this one included
+}
+
+// LongWait is from when on a wait is worth a person's word.
+const LongWait = 2 * time.Second
+
+// String says it in words; empty for one that is short.
+func (w *PluginWait) String() string {
+	if w == nil || w.WaitedMS < LongWait.Milliseconds() {
+		return ""
+	}
+	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+	said := fmt.Sprintf("waits %s of %s for %s", ms(w.WaitedMS).Round(time.Second), ms(w.DeadlineMS), w.Question)
+	if w.Questions > 1 {
+		said += fmt.Sprintf(" and %d more", w.Questions-1)
+	}
+	return said
 }
 
 // DecidedBy says in words who made the newest decision of each kind.
@@ -233,7 +262,10 @@ func (s Status) DecidedBy() string {
 
 // well says in words how a plugin does to whom nothing happened.
 func (p *PluginStatus) well(s Status) string {
-	said := fmt.Sprintf("plugin %s %s is %s, %d answers", p.Name, p.Version, p.State, p.Calls)
+	said := fmt.Sprintf("plugin %s %s is %s, %d questions, %d answers used", p.Name, p.Version, p.State, p.Calls, p.Answers)
+	if wait := p.Waiting.String(); wait != "" {
+		said += "; " + wait
+	}
 	if by := s.DecidedBy(); by != "" {
 		said += "; " + by
 	}

@@ -51,9 +51,21 @@ type Summary struct {
 	ImageStall          Stall              `json:"image_stall"`
 	SupervisorPeakBytes uint64             `json:"supervisor_peak_bytes"` // VmHWM
 	SupervisorCPUS      float64            `json:"supervisor_cpu_s"`
+	SupervisorCPU       SupervisorCPU      `json:"supervisor_cpu"`
 	Figures             map[string]float64 `json:"figures,omitempty"`
 	Scheduler           string             `json:"scheduler"` // who decided: balanced, fixed or the plugin's name
 	Plugin              *SummaryPlugin     `json:"plugin"`    // null where none was asked for, or the run ended before it was started
+}
+
+// SupervisorCPU divides the CPU time of the supervisor's own process, its
+// workers and jobs not counted, by what it was doing.
+type SupervisorCPU struct {
+	// Parts are seconds: start (environment, target, data), launch, warm_up (until
+	// the first step is decided), train (to the last), finish (last evaluation,
+	// saving, draining), export. What stands still has no key.
+	Parts map[string]float64 `json:"parts_s"`
+	Rows  uint64             `json:"train_rows"`   // of the steps decided after the first, those trained again included
+	RowMS *float64           `json:"train_row_ms"` // train, for each of them; null without rows
 }
 
 // SummaryPlugin is what a scheduling plugin did, since this supervisor began.

@@ -102,6 +102,9 @@ func (k *checker) workers() {
 		if k.Drafter.Attention == "flex" {
 			k.add("drafter.attention", "flex_attention has no backward on a CPU", "want sdpa on device cpu, got flex")
 		}
+		if k.Target.Replay == "true" {
+			k.add("target.replay", "only a GPU records", "want false on device cpu, got true")
+		}
 		if w.Deterministic == "true" {
 			k.add("workers.deterministic", "a CPU gives the same bits anyway", "want false on device cpu, got true")
 		}

@@ -159,6 +159,7 @@ func TestProblems(t *testing.T) {
 			"drafter.hidden_size: want a multiple of 16 with drafter.precision fp8, got 72", "drafter.intermediate_size: want a multiple of 16 with drafter.precision fp8, got 72"}},
 		{"fp8 on a GPU without a compiler", valid, []string{"drafter.precision=fp8", "workers.device=cuda", "drafter.attention=sdpa"}, []string{"drafter.precision: want compute_dtype with drafter.attention sdpa on a GPU, got fp8"}},
 		{"kernel block of no size", valid, []string{"drafter.flex.block_m=48"}, []string{"drafter.flex.block_m: want a power of two, got 48 (0 leaves it to torch)"}},
+		{"rows replayed on a CPU", valid, []string{"target.replay=true"}, []string{"target.replay: want false on device cpu, got true"}},
 		{"another kernel backend", valid, []string{"drafter.flex.backend=flash"}, []string{"drafter.flex.backend: want triton, got \"flash\""}},
 		{"captured layer out of range", valid, []string{"target.layer_ids=[1,6]"}, []string{"target.layer_ids[1]: want a layer of the target before its last, 0 to 4, got 6"}},
 		{"captured layer twice", valid, []string{"target.layer_ids=[1,3,3]"}, []string{"target.layer_ids[2]: want each layer once, got 3 again"}},

@@ -8,7 +8,7 @@ func defaults() *Config {
 	return &Config{
 		Version: 1,
 		Run:     Run{Directory: "runs", Seed: 1},
-		Target: Target{DType: "float32", Embedded: Embedded{
+		Target: Target{DType: "float32", Replay: "false", Embedded: Embedded{
 			Corpus:     Corpus{Source: "python-stdlib", HeldoutEvery: 10},
 			HiddenSize: 128, IntermediateSize: 256, Layers: 6, Heads: 4, KVHeads: 2, HeadDim: 32,
 			InitializerRange: 0.08, Steps: 700, Batch: 8, SequenceTokens: 128,
@@ -32,6 +32,7 @@ func defaults() *Config {
 		Scheduler: Scheduler{
 			Use: Balanced, Required: "false", Deadline: Duration(time.Second), Start: Duration(10 * time.Second), Strikes: 3, Pool: 1024,
 			BackoffMin: Duration(5 * time.Second), BackoffMax: Duration(5 * time.Minute),
+			Limits: SchedulerLimits{Memory: 8 << 30, Tasks: 10_000},
 		},
 		Failure: Failure{
 			Restarts: 3, Decay: Duration(10 * time.Minute),

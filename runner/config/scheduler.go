@@ -26,8 +26,19 @@ type Scheduler struct {
 	BackoffMin Duration `yaml:"backoff_min" min:"1ms"`
 	// BackoffMax is the longest rest. Default 5m.
 	BackoffMax Duration `yaml:"backoff_max" min:"1ms"`
+	// Limits of what a plugin's process may hold: one that holds more is ended, as for its strikes.
+	Limits SchedulerLimits `yaml:"limits"`
 	// Plugins is the catalog: nothing that it does not name is started. Default empty.
 	Plugins []Plugin `yaml:"plugins"`
+}
+
+// SchedulerLimits bounds what a plugin's process holds. A run looks every five
+// seconds.
+type SchedulerLimits struct {
+	// Memory that is resident. Default 8GiB.
+	Memory Size `yaml:"memory"`
+	// Tasks are a plugin's goroutines, as one in Go tells them, and its threads, each counted by itself. Default 10000.
+	Tasks int `yaml:"tasks" min:"100"`
 }
 
 // Plugin is a scheduling plugin.
@@ -69,6 +80,9 @@ const (
 	Fixed    = "fixed"
 )
 
+// leastMemory is what a Python plugin takes that does nothing, and more.
+const leastMemory Size = 128 << 20
+
 // builtins are their names.
 var builtins = []string{Balanced, Fixed}
 
@@ -106,6 +120,9 @@ func (k *checker) scheduler() {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 		k.add("scheduler.use", hint, "want %s, or the name of a plugin in scheduler.plugins, got %q", strings.Join(builtins, ", "), clip(s.Use))
+	}
+	if s.Limits.Memory < leastMemory {
+		k.add("scheduler.limits.memory", "", "want at least %s, got %s", leastMemory, s.Limits.Memory)
 	}
 	if s.BackoffMin > s.BackoffMax {
 		k.add("scheduler.backoff_max", "", "want at least backoff_min %s, got %s", s.BackoffMin, s.BackoffMax)

@@ -67,6 +67,7 @@ func TestSchedulerProblems(t *testing.T) {
 		{"nested configuration", catalog("fixed", "      config: {a: {b: 1}}\n"), `scheduler.plugins[0].config.a: want a text, a number, true, false or a list of them, got a section`},
 		{"empty key", catalog("fixed", "      config:\n        a:\n"), `f.yaml:14:9: scheduler.plugins[0].config.a: want a value, got nothing`},
 		{"backoff", strings.Replace(catalog("fixed", ""), "required: true", "backoff_min: 10m", 1), `scheduler.backoff_max: want at least backoff_min 10m`},
+		{"little memory", strings.Replace(catalog("fixed", ""), "required: true", "limits: {memory: 1MiB}", 1), `scheduler.limits.memory: want at least 128MiB, got 1MiB`},
 		{"a file without a sum", catalog("fixed", "      files: [{path: lib.py}]\n"), `scheduler.plugins[0].files[0].sha256: want a sha256`},
 	} {
 		_, err := parseAll("f.yaml", []byte(c.text), nil)

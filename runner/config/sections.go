@@ -70,6 +70,8 @@ type Target struct {
 	DType string `yaml:"dtype" enum:"float32|bfloat16"`
 	// LayerIDs are the captured layers, 0-based, after the block; empty: spread over the target by drafter.captured_layers. Default empty.
 	LayerIDs []int `yaml:"layer_ids" min:"0"`
+	// Replay records a target's row of every bucket on the GPU in warm-up and replays it: the same kernels, started at once. Not yet measured by this project. Default false.
+	Replay string `yaml:"replay" enum:"true|false"`
 }
 
 // Embedded is the recipe of the embedded target.

@@ -38,6 +38,10 @@ type Needs struct {
 	ArenaKind   string // that the plan chose; empty: there is no plan
 	ArenaReason string // why it is host memory although there are GPUs
 	ArenaErr    error  // the kind asked for cannot be
+
+	Plugin         string // that schedules; empty: none does
+	PluginErr      error  // why its files are refused
+	PluginRequired bool   // the run does not begin without it
 }
 
 // Readings is what was read of a machine. A field that could not be read says
@@ -129,11 +133,15 @@ type ClockReading struct {
 
 // Judge gives one check for each thing that matters, in a fixed order.
 func Judge(r Readings, n Needs) []Check {
-	return []Check{
+	all := []Check{
 		system(r), python(r.Python), packages(r.Python), devices(r, n), peers(r), arenas(n), memory(r.Memory, n),
 		shm(r.Shm), memlock(r), files(r.Files), disk("run directory", r.RunDir, minRunBytes, lowRunBytes),
 		disk("cache directory", r.CacheDir, cacheNeed(r.Python), lowCacheBytes), runtimeDir(r.Runtime), clock(r.Clock), placed(n),
 	}
+	if n.Plugin != "" {
+		all = append(all, plugin(n))
+	}
+	return all
 }
 
 // Worst gives the gravest status among checks.

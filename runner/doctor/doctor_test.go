@@ -63,6 +63,13 @@ func TestJudge(t *testing.T) {
 			n.PlacementErr = runner.Errorf(runner.Exhausted, "GPU 0 is in use").WithHint("name another")
 		}, Fail, "in use"},
 		{"", func(_ *Readings, n *Needs) { n.Placement = "all on the CPU" }, OK, ""},
+		{"", func(_ *Readings, n *Needs) { n.Plugin = "mine" }, OK, ""},
+		{"plugin", func(_ *Readings, n *Needs) {
+			n.Plugin, n.PluginErr = "mine", runner.Errorf(runner.Invalid, "want sha256 1, got 2").WithHint("pin it")
+		}, Warn, "want sha256 1, got 2; the built-in would decide alone"},
+		{"plugin", func(_ *Readings, n *Needs) {
+			n.Plugin, n.PluginRequired, n.PluginErr = "mine", true, runner.Errorf(runner.Invalid, "want sha256 1, got 2").WithHint("pin it")
+		}, Fail, "want sha256 1, got 2"},
 		{"peer access", func(r *Readings, _ *Needs) { twoGPUs(r); r.NoPeer = [][2]int{{0, 1}} }, Warn, "[[0 1]]"},
 		{"arenas", func(_ *Readings, n *Needs) { n.ArenaKind, n.ArenaReason = "memfd", "GPU-b has no peer access" }, Warn, "memfd, as GPU-b has no peer access"},
 		{"arenas", func(_ *Readings, n *Needs) {

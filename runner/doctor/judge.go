@@ -135,6 +135,18 @@ func placed(n Needs) Check {
 	return c
 }
 
+// plugin says whether the files of the plugin that is used are as pinned.
+func plugin(n Needs) Check {
+	c := Check{Name: "plugin", Status: OK, Detail: n.Plugin + ": its files are as they were pinned"}
+	if n.PluginErr != nil {
+		c.Status, c.Detail, c.Hint = Warn, n.PluginErr.Error()+"; the built-in would decide alone", runner.HintOf(n.PluginErr)
+		if n.PluginRequired {
+			c.Status, c.Detail = Fail, n.PluginErr.Error()
+		}
+	}
+	return c
+}
+
 func peers(r Readings) Check {
 	c := Check{Name: "peer access", Status: OK}
 	switch {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,13 +22,15 @@ const replyWait = 5 * time.Second
 // from one. Close may come from any goroutine and ends a Receive.
 type Conn struct {
 	c   *net.UnixConn
-	buf []byte // of the one receiver
-	oob []byte // likewise
+	raw syscall.RawConn // of c
+	buf []byte          // of the one receiver
+	oob []byte          // likewise
 }
 
 // New takes over c, one end of a SOCK_SEQPACKET pair.
 func New(c *net.UnixConn) *Conn {
-	return &Conn{c: c, buf: make([]byte, MaxFrame), oob: make([]byte, unix.CmsgSpace(4*4))}
+	raw, _ := c.SyscallConn() // never fails of a connection that is there
+	return &Conn{c: c, raw: raw, buf: make([]byte, MaxFrame), oob: make([]byte, unix.CmsgSpace(4*4))}
 }
 
 // Pair makes a lane: the supervisor's end, and the file that a worker inherits.
@@ -94,16 +97,10 @@ func (c *Conn) Send(seq uint64, o runner.Order, f *os.File) error {
 	if err != nil {
 		return err
 	}
-	raw, err := c.c.SyscallConn()
-	if err != nil {
-		return runner.Errorf(runner.Unavailable, "send %s: %w", runner.OrderType(o), err)
-	}
 	var sent error
 	err = withFD(f, func(rights []byte) error {
-		return raw.Write(func(fd uintptr) bool {
-			sent = ignoringEINTR(func() error {
-				return unix.Sendmsg(int(fd), b, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-			})
+		return c.raw.Write(func(fd uintptr) bool {
+			sent = ignoringEINTR(func() error { return sendPacket(fd, b, rights) })
 			return true // do not wait for room
 		})
 	})
@@ -186,11 +183,11 @@ func only(files []*os.File, typ string, needed bool) (*os.File, error) {
 
 // receive reads one packet, valid until the next call, and what descriptors came with it.
 func (c *Conn) receive() ([]byte, []*os.File, error) {
-	n, oobn, flags, _, err := c.c.ReadMsgUnix(c.buf, c.oob)
+	n, oobn, flags, err := c.packet()
 	if errors.Is(err, unix.ECONNRESET) {
 		// The worker died with orders unread. The kernel says so once, before
 		// the replies that it had sent: those still count.
-		n, oobn, flags, _, err = c.c.ReadMsgUnix(c.buf, c.oob)
+		n, oobn, flags, err = c.packet()
 	}
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET):
@@ -209,6 +206,21 @@ func (c *Conn) receive() ([]byte, []*os.File, error) {
 		return nil, nil, runner.Errorf(runner.Invalid, "receive frame: want at most %d bytes and one descriptor", MaxFrame)
 	}
 	return c.buf[:n], files, nil
+}
+
+// packet waits for the next packet.
+func (c *Conn) packet() (n, oobn, flags int, err error) {
+	closed := c.raw.Read(func(fd uintptr) bool {
+		err = ignoringEINTR(func() (again error) {
+			n, oobn, flags, again = receivePacket(fd, c.buf, c.oob)
+			return again
+		})
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	if closed != nil {
+		err = closed
+	}
+	return n, oobn, flags, err
 }
 
 // takeFiles gives every descriptor in the control messages, so that none leaks.

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"testing"
 	"time"
+	"unsafe"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -56,6 +57,22 @@ func raw(t *testing.T, c *Conn, b []byte, files ...*os.File) {
 		rights = unix.UnixRights(fds...)
 	}
 	if _, _, err := c.c.WriteMsgUnix(b, rights, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// alone sends a descriptor and no byte, which Go's own calls add.
+func alone(t *testing.T, c *Conn, f *os.File) {
+	t.Helper()
+	rights := unix.UnixRights(int(f.Fd()))
+	m := unix.Msghdr{Control: &rights[0]}
+	m.SetControllen(len(rights))
+	err := c.raw.Control(func(fd uintptr) {
+		if _, _, e := unix.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&m)), unix.MSG_DONTWAIT); e != 0 {
+			t.Error(e)
+		}
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -168,6 +185,7 @@ func TestHostilePackets(t *testing.T) {
 		"an order":              func(c *Conn) { raw(t, c, mustOrder(t)) },
 		"two frames in one":     func(c *Conn) { raw(t, c, append(append([]byte(nil), drained...), drained...)) },
 		"killer":                func(c *Conn) { raw(t, c, []byte{0xdd, 0xff, 0xff, 0xff, 0xff}) },
+		"a descriptor alone":    func(c *Conn) { alone(t, c, f) },
 		"killer and descriptor": func(c *Conn) { raw(t, c, []byte{0xdd, 0xff, 0xff, 0xff, 0xff}, f, f) },
 	} {
 		ours, theirs := pair(t)

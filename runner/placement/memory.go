@@ -31,7 +31,7 @@ type Use struct {
 	Element uint64 // bytes of one element of its compute dtype
 	Dense   bool   // attention keeps its scores (sdpa with an explicit mask); else it is compiled
 	CUDA    bool
-	Replay  bool   // micro-steps are recorded and replayed
+	Replay  bool   // micro-steps, or a target's rows, are recorded and replayed
 	Peers   bool   // others sum gradients with it, in backwards that are not replayed
 	Slots   uint64 // bytes of its arena, where that lies on its device
 	FP8     bool   // products of layers and head are in eight bits
@@ -48,7 +48,7 @@ type Memory struct {
 	Activations uint64 `json:"activations_bytes"` // at their most, forward and backward
 	Saved       uint64 `json:"saved_bytes"`       // masters as warm-up restores them
 	RowBuffers  uint64 `json:"row_buffers_bytes"` // two rows
-	Recorded    uint64 `json:"recorded_bytes"`    // the rows that recorded micro-steps read, and their activations where others live beside
+	Recorded    uint64 `json:"recorded_bytes"`    // what recordings read and leave, and their activations where others live beside
 	Workspace   uint64 `json:"workspace_bytes"`   // of cuBLAS, which torch allocates; 0 on a CPU
 	Slots       uint64 `json:"slots_bytes"`       // the arena, on a GPU
 	Evaluation  uint64 `json:"evaluation_bytes"`  // a drafter to decode with, in targets

@@ -167,6 +167,10 @@ func TestMemoryByHand(t *testing.T) {
 	if got := TargetMemory(m, m, r, Use{Element: 2, CUDA: true, Slots: 99}); got != wanted {
 		t.Errorf("target: got %+v", got)
 	}
+	wanted.Recorded = 224 + 130 // the forward, and a row of each length
+	if got := TargetMemory(m, m, r, Use{Element: 2, CUDA: true, Slots: 99, Replay: true}); got != wanted {
+		t.Errorf("target whose rows are replayed: got %+v", got)
+	}
 	if got := ImageBytes(m, 3); got != 58*12 {
 		t.Errorf("image: got %d", got)
 	}

@@ -10,12 +10,18 @@ const (
 
 // TargetMemory estimates a target worker: the frozen model, what one row takes
 // at its most, its arena, and what evaluation takes: drafter's weights and one
-// chunk of logits.
+// chunk of logits. Where rows are replayed, their recordings keep what a row
+// takes, as evaluation computes beside them, and hidden states of each length.
 func TargetMemory(m, drafter Model, r Rows, u Use) Memory {
+	recorded := uint64(0)
+	if u.Replay {
+		recorded = m.forward(r, u) + r.EachBytes
+	}
 	return Memory{
 		Context:     u.context(),
 		Weights:     m.Parameters() * u.Element,
 		Activations: max(m.forward(r, u), min(foldElements, m.largest())*foldBytes),
+		Recorded:    recorded,
 		Workspace:   u.workspace(1),
 		Slots:       u.Slots,
 		Evaluation:  drafter.Trained(r.Captured)*u.Element + logits(r.Bucket, m.Vocab),

@@ -31,6 +31,7 @@ type Report struct {
 	Cores    int               `json:"cores"`
 	Load     [2]float64        `json:"load"` // of one minute, before and after
 	Figures  []Figure          `json:"figures"`
+	Parts    []Part            `json:"parts"` // what both sides' figures include; empty where there is one side
 }
 
 // Figure is one number. Ratio is to the baseline measured beside it.
@@ -53,7 +54,7 @@ type Goal struct {
 // start begins a report.
 func start(bench string) *Report {
 	return &Report{Bench: bench, Device: placement.CPU, Cores: runtime.NumCPU(), Load: [2]float64{load(), math.NaN()},
-		Versions: map[string]string{"go": runtime.Version()}, Facts: map[string]string{}, Figures: []Figure{}}
+		Versions: map[string]string{"go": runtime.Version()}, Facts: map[string]string{}, Figures: []Figure{}, Parts: []Part{}}
 }
 
 // add puts a figure in; ratio 0 is none.
@@ -106,6 +107,12 @@ func (r *Report) Write(w io.Writer) error {
 			goal = f.Goal.String() + map[bool]string{true: "  met", false: "  MISSED"}[*f.Met]
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t\n", f.Name, number(f.Value), f.Unit, ratio, goal)
+	}
+	if len(r.Parts) > 0 {
+		fmt.Fprintln(t, "\nincluded\tours\ttheirs\t")
+	}
+	for _, p := range r.Parts {
+		fmt.Fprintf(t, "%s\t%s\t%s\t\n", p.Name, p.Ours, p.Theirs)
 	}
 	if err := t.Flush(); err != nil {
 		return err

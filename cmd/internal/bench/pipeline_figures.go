@@ -98,7 +98,11 @@ func (r *Report) pipeline(s admin.Summary, steps []decided, shape Shape) error {
 	r.add("context tokens a second ("+shape.stated()+")", tokens/span, "tokens/s", 0, nil)
 	r.usage(s.Workers)
 	r.stall(s.ImageStall)
-	r.add("supervisor CPU time a committed row", s.SupervisorCPUS*1000/float64(s.Rows), "ms", 0, atMost(1))
+	if s.SupervisorCPU.RowMS != nil {
+		r.cpuRow(s.SupervisorCPU)
+	}
+	r.add("supervisor CPU time a committed row", s.SupervisorCPUS*1000/float64(s.Rows), "ms", 0, nil)
+	r.cpuParts(s.SupervisorCPU)
 	r.add("supervisor peak memory (VmHWM)", float64(s.SupervisorPeakBytes)/mib, "MiB", 0, atMost(48))
 	r.add("start to first step", first.At.Sub(s.StartedAt).Seconds(), "s", 0, nil)
 	for _, stage := range s.Stages {

@@ -15,7 +15,7 @@ import (
 func TestPipeline(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	steps := []decided{{at, 4, 900}, {at.Add(time.Second), 4, 100}, {at.Add(2 * time.Second), 2, 300}} // what the first brought was made before
-	s := admin.Summary{Name: "x", Rows: 10, Steps: 3, SupervisorCPUS: 0.02, SupervisorPeakBytes: 40 << 20, StartedAt: at.Add(-30 * time.Second), ImageStall: admin.Stall{Commits: 1, Seconds: 0.08, LongestS: 0.08, Share: share(0.04)},
+	s := admin.Summary{Name: "x", Rows: 10, Steps: 3, SupervisorCPUS: 0.02, SupervisorCPU: admin.SupervisorCPU{Parts: map[string]float64{"start": 0.006, "train": 0.012}, Rows: 8, RowMS: share(1.5)}, SupervisorPeakBytes: 40 << 20, StartedAt: at.Add(-30 * time.Second), ImageStall: admin.Stall{Commits: 1, Seconds: 0.08, LongestS: 0.08, Share: share(0.04)},
 		Stages: []admin.Stage{{Name: "warm_up", Seconds: 7}, {Name: "export", Seconds: 9}}, Arenas: []admin.SummaryArena{{Kind: "memfd", HandOffs: 10}},
 		Workers: []admin.SummaryWorker{
 			{Name: runner.Worker{Role: runner.Drafter}, Usage: map[string]float64{"train": 1, "commit": 0.5, "row": 0.25, "turn": 0.25}, Certificate: &admin.SummaryCertificate{Attention: "sdpa", Cache: "none", Seconds: 3}},
@@ -26,7 +26,7 @@ func TestPipeline(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]float64{"rows a second": 3, "steps a second": 1, "context tokens a second (N 8, block 4, S 64, vocabulary 128)": 200, "drafter/0 busy": 75,
-		"drafter/0 busy with train": 50, "drafter/0 idle for row": 12.5, "target/0 busy": 0, "target/0 idle for slot": 100, "supervisor CPU time": 2,
+		"drafter/0 busy with train": 50, "drafter/0 idle for row": 12.5, "target/0 busy": 0, "target/0 idle for slot": 100, "supervisor CPU time a committed row": 2, "supervisor CPU time a row of training (8 rows)": 1.5, "supervisor CPU time, start": 0.006,
 		"start to first step": 30, "commits waited for images": 4, "longest wait of a commit for an image": 80, "stage warm_up": 7, "warm-up of drafter/0 (sdpa, cache none)": 3} {
 		if f := figure(t, r, name); f.Value != want {
 			t.Errorf("%s: got %v, want %v", name, f.Value, want)
@@ -37,7 +37,7 @@ func TestPipeline(t *testing.T) {
 			t.Errorf("got %s, of which nothing is known or asked", f.Name)
 		}
 	}
-	if r.Shape.Rows != 10 || r.Facts["arenas"] != "memfd with 10 hand-offs" || *figure(t, r, "supervisor CPU time").Met {
+	if r.Shape.Rows != 10 || r.Facts["arenas"] != "memfd with 10 hand-offs" || *figure(t, r, "supervisor CPU time a row of training").Met {
 		t.Errorf("got %+v", r)
 	}
 	if err := start("pipeline").pipeline(s, steps[:1], Shape{}); runner.KindOf(err) != runner.Invalid {

@@ -33,15 +33,34 @@ func Finished(s admin.Summary, first time.Time) (*Report, error) {
 		goal = nil
 		r.Facts["lineage"] = fmt.Sprintf("%d (rows may be of more processes than the CPU time)", s.Lineage)
 	}
+	if s.SupervisorCPU.RowMS != nil {
+		r.cpuRow(s.SupervisorCPU)
+		goal = nil // that of a row, of which start and end are no part
+	}
 	r.add("supervisor CPU time a committed row", s.SupervisorCPUS*1000/float64(s.Rows), "ms", 0, goal)
 	r.add("supervisor peak memory (VmHWM)", float64(s.SupervisorPeakBytes)/mib, "MiB", 0, atMost(48))
 	r.add("supervisor CPU time in all", s.SupervisorCPUS, "s", 0, nil)
 	r.add("committed rows", float64(s.Rows), "rows", 0, nil)
+	r.cpuParts(s.SupervisorCPU)
 	if !first.IsZero() {
 		r.add("start to first step", first.Sub(s.StartedAt).Seconds(), "s", 0, firstStepGoal(s.Stages))
 	}
 	r.Facts["run"], r.Facts["exit"] = s.Name, fmt.Sprint(s.Exit)
 	return r.done(), nil
+}
+
+// cpuRow adds what a row of training cost the supervisor.
+func (r *Report) cpuRow(c admin.SupervisorCPU) {
+	r.add(fmt.Sprintf("supervisor CPU time a row of training (%d rows)", c.Rows), *c.RowMS, "ms", 0, atMost(1))
+}
+
+// cpuParts adds what the supervisor's CPU time went to, in order of time.
+func (r *Report) cpuParts(c admin.SupervisorCPU) {
+	for _, part := range []string{"start", "launch", "warm_up", "train", "finish", "export"} {
+		if s, ok := c.Parts[part]; ok {
+			r.add("supervisor CPU time, "+part, s, "s", 0, nil)
+		}
+	}
 }
 
 // firstStepGoal holds once everything that is built before a run exists.

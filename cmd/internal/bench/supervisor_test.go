@@ -29,6 +29,11 @@ func TestFinished(t *testing.T) {
 	if f := r.Figures[4]; f.Value != 10.5 || f.Goal == nil {
 		t.Errorf("got %v with goal %v, want 10.5 with one", f.Value, f.Goal)
 	}
+	s.SupervisorCPU = admin.SupervisorCPU{Parts: map[string]float64{"train": 0.12}, Rows: 150, RowMS: share(0.8)}
+	if r, err = Finished(s, first); err != nil || r.Figures[0].Value != 0.8 || !*r.Figures[0].Met || r.Figures[1].Value != 1.5 || r.Figures[1].Goal != nil {
+		t.Errorf("got %+v, %v, want the goal on what a row of training costs", r.Figures, err)
+	}
+	s.SupervisorCPU = admin.SupervisorCPU{} // as an earlier version wrote it
 	s.Stages[1].State = admin.StageDone
 	if r, err = Finished(s, first); err != nil || r.Figures[4].Goal != nil {
 		t.Errorf("got %v, %v, want no goal for a run that built its target", r.Figures[4].Goal, err)

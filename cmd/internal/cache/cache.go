@@ -146,7 +146,8 @@ func Remove(e Entry) error {
 
 // Leftovers lists what crashes left: sockets in the runtime directory that
 // nobody answers, and cache entries that were being made or removed an hour ago.
-// Directories of sockets are not among them: their owners are known to admin.
+// Directories of sockets are not among them, as their owners are known to admin,
+// but for those that earlier versions made without a record.
 func Leftovers(root, runtime string, now time.Time) (paths []string) {
 	for _, pattern := range []string{"*/.removed-*", "*/.tmp-*", "*/*.tmp", "*/*.partial", "*/.*.partial-*"} {
 		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the patterns are well formed
@@ -162,8 +163,45 @@ func Leftovers(root, runtime string, now time.Time) (paths []string) {
 			paths = append(paths, path)
 		}
 	}
+	unsigned, _ := filepath.Glob(filepath.Join(runtime, "plugin-dir*")) // as go-plugin names them
+	for _, path := range unsigned {
+		if deserted(path, now, booted(now)) {
+			paths = append(paths, path)
+		}
+	}
 	slices.Sort(paths)
 	return slices.Compact(paths)
+}
+
+// deserted reports whether a directory that has no record of its owner, and was
+// not touched for an hour, is proved to be a dead one's: it holds nothing but
+// sockets whose listeners are gone, and at least one, or is older than this boot. A
+// start binds one socket in a directory of its own, which is never bound again; one
+// that is empty since this boot may be of a start that takes long.
+func deserted(dir string, now, boot time.Time) bool {
+	s, err := os.Lstat(dir)
+	if err != nil || !s.IsDir() || now.Sub(s.ModTime()) < time.Hour {
+		return false
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) == 0 && !s.ModTime().Before(boot) {
+		return false
+	}
+	for _, e := range entries {
+		if e.Type() != fs.ModeSocket || !silent(filepath.Join(dir, e.Name())) {
+			return false
+		}
+	}
+	return true
+}
+
+// booted is when this machine started; long ago where that cannot be read.
+func booted(now time.Time) time.Time {
+	var s unix.Sysinfo_t
+	if unix.Sysinfo(&s) != nil {
+		return time.Time{}
+	}
+	return now.Add(-time.Duration(s.Uptime) * time.Second)
 }
 
 // silent reports whether a socket has nobody behind it.

@@ -89,7 +89,7 @@ func TestLeftovers(t *testing.T) {
 		}
 	}
 	hold(t, filepath.Join(root, "python/half.tmp.lock")) // somebody is at it
-	for _, name := range []string{"dead.sock", "live.sock", "plugin-dir1/dead"} {
+	for _, name := range []string{"dead.sock", "live.sock", "plugin-dir1/dead", "plugin-dir2/dead", "plugin-dir3/live", "plugin-dir3/dead", "plugin-dir4/dead", "other5/dead"} {
 		path := filepath.Join(run, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
@@ -105,8 +105,26 @@ func TestLeftovers(t *testing.T) {
 			t.Cleanup(func() { _ = l.Close() })
 		}
 	}
+	for _, name := range []string{"plugin-dir6", "plugin-dir7"} {
+		if err := os.Mkdir(filepath.Join(run, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(run, "plugin-dir4/file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hour := now.Add(-61 * time.Minute)
+	for name, at := range map[string]time.Time{"plugin-dir2": hour, "plugin-dir3": hour, "plugin-dir4": hour, "other5": hour, "plugin-dir7": booted(now).Add(-61 * time.Minute)} {
+		if err := os.Chtimes(filepath.Join(run, name), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !deserted(filepath.Join(run, "plugin-dir7"), now, now) || deserted(filepath.Join(run, "plugin-dir7"), now, booted(now).Add(-2*time.Hour)) {
+		t.Error("an empty directory: want it deserted where it is older than the boot, and only there")
+	}
 	got := Leftovers(root, run, now)
-	want := []string{filepath.Join(root, "targets/.removed-a"), filepath.Join(run, "dead.sock")}
+	// 1 is new, 3 is alive, 4 holds something else, 6 is new and empty
+	want := []string{filepath.Join(root, "targets/.removed-a"), filepath.Join(run, "dead.sock"), filepath.Join(run, "plugin-dir2"), filepath.Join(run, "plugin-dir7")}
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("want %v, got %v", want, got)

@@ -53,6 +53,17 @@ func TestRecorded(t *testing.T) {
 			t.Errorf("%d drafters, %d rows a step of %d draws, replay %s: want %d bytes recorded, got %d", c.drafters, c.rows, c.draws, c.replay, want, m.Recorded)
 		}
 	}
+	// A target keeps what a row takes and leaves, where it replays: it computes beside as well.
+	for _, replay := range []string{"true", "false"} {
+		p, err := Make(large(t, "target.replay="+replay), qwen(), gpusOf(140))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := p.Workers[slices.IndexFunc(p.Workers, func(w Worker) bool { return w.Name.Role == runner.Target })].Memory
+		if (m.Recorded > 0) != (replay == "true") {
+			t.Errorf("target.replay %s: got %d bytes recorded", replay, m.Recorded)
+		}
+	}
 	// A row of each length is kept to be read: of 1024, 2048 and 3072 tokens twice the longest, but for padding.
 	p, err := Make(large(t, "training.buckets=[1024,2048,3072]"), qwen(), gpusOf(140))
 	if err != nil {

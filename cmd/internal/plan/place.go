@@ -54,6 +54,7 @@ func (w work) memory(target placement.Use) map[runner.Role]placement.Memory {
 	repeats := drafters == 1 || c.Training.RowsPerStep*c.Training.DrawsPerRow > drafters // else peers sum in every backward, and none is recorded
 	drafter := placement.Use{Element: bytesOf(c.Training.ComputeDType), CUDA: w.cuda, Dense: dense,
 		Replay: w.cuda && !dense && repeats && c.Drafter.Flex.Replay == "true", Peers: drafters != 1, FP8: c.Drafter.Precision == config.PrecisionFP8}
+	target.Replay = w.cuda && c.Target.Replay == "true"
 	return map[runner.Role]placement.Memory{
 		runner.Target:  placement.TargetMemory(w.target, w.drafter, w.rows, target),
 		runner.Drafter: placement.DrafterMemory(w.drafter, w.rows, drafter),

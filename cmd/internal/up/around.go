@@ -84,6 +84,9 @@ func (a *around) events() error {
 		return err
 	}
 	a.u.events = r
+	if p, _ := a.u.config.Scheduler.Plugin(); p != nil {
+		a.u.teller.Store(&teller{})
+	}
 	a.u.metrics = telemetry.Metrics(a.u.Status, r)
 	a.atEnd(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), closeWait)

@@ -131,6 +131,28 @@ func onGPU(t *testing.T, set ...string) *up {
 	return u
 }
 
+// TestReplayedRows: how a target makes its rows is its own affair, which a run
+// may change: its workers are told, and no manifest, drafter or job.
+func TestReplayedRows(t *testing.T) {
+	for set, want := range map[string]bool{"target.replay=true": true, "target.replay=false": false} {
+		u := onGPU(t, set)
+		s := newBench(t).settings(u.config)
+		told := func(role runner.Role) *workerv1.Target {
+			return s.configuration(runner.Life{Worker: runner.Worker{Role: role}, Generation: 1}, u.dir, dataset{}, "cuda:0").Target
+		}
+		target := told(runner.Target)
+		if target.Replay != want || told(runner.Drafter).Replay || s.target.Replay {
+			t.Errorf("%s: got %v, of a drafter %v, of the run %v", set, target, told(runner.Drafter), s.target)
+		}
+		if target.Replay = false; target.String() != s.target.String() {
+			t.Errorf("%s: the rest: want %v, got %v", set, s.target, target)
+		}
+	}
+	if !free("target.replay") || free("target.dtype") {
+		t.Error("want target.replay to be free in a run, and target.dtype not")
+	}
+}
+
 // TestPreflightOnGPUs: what cannot be is refused before anything is started.
 func TestPreflightOnGPUs(t *testing.T) {
 	for name, c := range map[string]struct {

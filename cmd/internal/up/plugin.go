@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
@@ -46,6 +46,7 @@ func Catalog(p config.Plugin) host.Entry {
 func Hosting(c *config.Config) host.Options {
 	s, o := &c.Scheduler, host.Defaults()
 	o.Seed, o.Environ, o.Start, o.Call, o.Strikes = c.Run.Seed, os.Environ(), s.Start.D(), s.Deadline.D(), s.Strikes
+	o.Limits = host.Limits{MemoryBytes: uint64(s.Limits.Memory), Tasks: s.Limits.Tasks}
 	o.Backoff = host.Backoff{Min: s.BackoffMin.D(), Max: s.BackoffMax.D()}
 	return o
 }
@@ -68,9 +69,14 @@ func (u *up) startPlugin(ctx context.Context) error {
 	o.LogPath = func(start int) string {
 		return u.dir.join("logs", fmt.Sprintf("scheduler-%s.%d.log", entry.Name, start))
 	}
+	if u.options.look > 0 {
+		o.Look = u.options.look
+	}
+	o.Cut, o.Waits = u.pluginLogCut, &u.waits
 	p, err := host.Start(ctx, Catalog(*entry), o)
 	if err != nil {
 		err = PluginError(u.config, at, err)
+		u.teller.Store(nil)
 		u.refusedPlugin(err)
 		if closing := release(); closing != nil {
 			u.warn("sockets", closing.Error())
@@ -85,23 +91,30 @@ func (u *up) startPlugin(ctx context.Context) error {
 	u.mu.Lock()
 	u.plugin, u.pluginRelease = p, release
 	u.mu.Unlock()
-	u.teller.Store(&teller{give: p.Observe})
+	u.teller.Load().begin(p.Observe)
 	return nil
 }
 
 // PluginError says which plugin of a configuration cannot be used, and where the
-// configuration says what is refused.
+// configuration says what is refused: each of a plugin's own keys at its place.
 func PluginError(c *config.Config, at int, err error) error {
 	name, where := c.Scheduler.Plugins[at].Name, fmt.Sprintf("scheduler.plugins[%d]", at)
-	var key *host.ConfigError
-	if errors.As(err, &key) {
-		where += ".config"
-		if _, ok := c.Scheduler.Plugins[at].Config[strings.SplitN(key.Key, "[", 2)[0]]; ok {
-			where += "." + strings.SplitN(key.Key, "[", 2)[0]
-		}
-		return runner.Errorf(runner.Invalid, "%s: scheduler.plugins[%d].config.%w", c.Place(where), at, err).WithHint("%s", key.Hint)
+	var keys host.ConfigErrors
+	if !errors.As(err, &keys) {
+		return runner.Errorf(runner.KindOf(err), "%s: plugin %s: %w", c.Place(where), name, err).WithHint("%s", runner.HintOf(err))
 	}
-	return runner.Errorf(runner.KindOf(err), "%s: plugin %s: %w", c.Place(where), name, err).WithHint("%s", runner.HintOf(err))
+	var problems config.Problems
+	for _, key := range keys {
+		p := c.Problem(where+".config."+key.Key, errors.New(key.Msg))
+		p.Hint = key.Hint
+		problems = append(problems, p)
+	}
+	_ = problems.Err() // sorts them
+	said := make([]string, len(problems))
+	for i, p := range problems {
+		said[i] = p.String()
+	}
+	return &runner.Error{Kind: runner.Invalid, Msg: strings.Join(said, "; "), Err: problems} // status has it in one line
 }
 
 // stopPlugin ends the plugin, after the loop.
@@ -123,9 +136,15 @@ func (u *up) pluginChanged(s host.State) {
 	}
 	message := fmt.Sprintf("%s %s: %s", s.Name, s.Version, s.State)
 	if s.State != host.Running || s.Strikes > 0 {
-		message += fmt.Sprintf(", strike %d, refused %d of %d: %s", s.Strikes, s.Refused, s.Calls, s.Last)
+		message += fmt.Sprintf(", strike %d, %d answers refused of %d questions: %s", s.Strikes, s.Refused, s.Calls, s.Last)
 	}
 	u.observe(runner.Event{At: time.Now(), Level: level, Name: "scheduling plugin", Message: message})
+}
+
+// pluginLogCut tells what a plugin's full log lost. From any goroutine.
+func (u *up) pluginLogCut(path string, lines, bytes uint64) {
+	message := fmt.Sprintf("logs/%s is full: %d lines, %d bytes were not kept so far", filepath.Base(path), lines, bytes)
+	u.observe(runner.Event{At: time.Now(), Level: runner.Warn, Name: "scheduling plugin log cut", Message: message})
 }
 
 // consulted is a plugin as the loop asks it.
@@ -207,23 +226,4 @@ func (a *consulted) declined(of scheduler.Capability, err error) error {
 		a.answers.fallbacks.Add(1)
 	}
 	return fmt.Errorf("%w: %w", drive.ErrDeclined, err)
-}
-
-// teller tells a plugin of the run's events, numbered in the order in which they
-// came: what the plugin does not take in time leaves a gap.
-type teller struct {
-	mu     sync.Mutex // held while an event is given: two are never reordered
-	number uint64
-	give   func(scheduler.Event) // never waits
-}
-
-// observe takes an event. From any goroutine.
-func (t *teller) observe(e runner.Event) {
-	if t == nil {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.number++
-	t.give(scheduler.Event{Number: t.number, At: e.At, Level: e.Level, Name: e.Name, Message: e.Message, Worker: e.Worker, Step: e.Step, Row: e.Row})
 }

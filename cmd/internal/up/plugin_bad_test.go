@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -67,6 +68,15 @@ func (b bad) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.
 				_, _ = os.Stderr.Write(chunk)
 			}
 		})
+	case "grows":
+		for range 1000 {
+			go func() { select {} }()
+		}
+		select {} // until it is ended
+	case "waits": // until the test saw that
+		for os.IsNotExist(stat(b.mark)) && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
 	case "leaks":
 		for range 1000 {
 			go func() { select {} }()
@@ -80,6 +90,11 @@ func (b bad) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner.
 		}
 	}
 	return b.plugged.Arrange(ctx, q)
+}
+
+func stat(path string) error {
+	_, err := os.Stat(path)
+	return err
 }
 
 // badStart is a plugin that cannot be used, and what is said of it.
@@ -227,7 +242,10 @@ func TestBadPluginInARun(t *testing.T) {
 		b := newBench(t)
 		f, u := b.run("bad", false, nil, badSettings(t, "million", "scheduler.deadline=30s")...) // under -race a million takes a while
 		b.check(f, u)
-		degraded(t, u.Status(), "answers refused", "got 1000000")
+		degraded(t, u.Status(), "answers refused of ", "got 1000000")
+		if p := u.Status().Plugin; p.Refused == 0 || p.Answers == 0 || p.Answers+p.Refused > p.Calls { // it assigns well
+			t.Errorf("plugin %+v", p)
+		}
 	})
 	t.Run("floods", func(t *testing.T) {
 		b := newBench(t)
@@ -238,6 +256,54 @@ func TestBadPluginInARun(t *testing.T) {
 		}
 		if n := len(pluginLog(t, u)); n < 1<<20 || n > 5<<20 {
 			t.Errorf("a log of %d bytes, want 4 MiB", n)
+		}
+		cut := eventsOf(t, u, "scheduling plugin log cut")
+		total := regexp.MustCompile(`dflash-runner: (\d+ lines, \d+ bytes) were not kept\n$`).FindStringSubmatch(pluginLog(t, u))
+		if len(cut) < 2 || len(cut) > 5 || !strings.Contains(cut[0], "scheduler-plugged.1.log is full: 1 lines, ") || len(total) == 0 || !strings.Contains(cut[len(cut)-1], total[1]) {
+			t.Errorf("log cut: events %q, the log's end %q", cut, total)
+		}
+	})
+	t.Run("grows", func(t *testing.T) {
+		b := newBench(t)
+		b.prepare = func(u *up) { u.options.look = 20 * time.Millisecond }
+		f, u := b.run("bad", false, nil, badSettings(t, "grows", "scheduler.limits.tasks=500", "scheduler.backoff_min=1h", "scheduler.backoff_max=1h")...)
+		b.check(f, u)
+		degraded(t, u.Status(), "ended 1 times, last: vitals: goroutines: want at most 500, got ", "arrange by built-in")
+		if told := eventsOf(t, u, "scheduling plugin"); len(told) == 0 || !strings.Contains(told[len(told)-1], "quarantined") || !strings.Contains(told[len(told)-1], "vitals: goroutines") {
+			t.Errorf("events %q", told)
+		}
+	})
+	t.Run("waits", func(t *testing.T) {
+		b, mark := newBench(t), filepath.Join(t.TempDir(), "seen")
+		set := badSettings(t, "waits")
+		for i := range set {
+			set[i] = strings.Replace(set[i], "args: [plugin, waits]", "args: [plugin, waits, "+mark+"]", 1)
+		}
+		f, u := b.run("bad", false, func(u *up) {
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for late := time.After(time.Minute); ; {
+				if p := u.Status().Plugin; p != nil && p.Waiting != nil {
+					if w := p.Waiting; w.Question != "arrange" || w.WaitedMS < 0 || w.DeadlineMS != 120_000 || w.Questions != 1 {
+						t.Errorf("waiting %+v", w)
+					}
+					break
+				}
+				select {
+				case <-tick.C:
+					continue
+				case <-late:
+					t.Error("status never says that arrange is waited for")
+				}
+				break
+			}
+			if err := os.WriteFile(mark, nil, 0o600); err != nil {
+				t.Error(err)
+			}
+		}, set...)
+		b.check(f, u)
+		if p := u.Status().Plugin; p == nil || p.Waiting != nil || p.Refused != 0 {
+			t.Errorf("plugin %+v", p)
 		}
 	})
 	t.Run("leaks", func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
@@ -124,6 +125,18 @@ func plugs(t *testing.T, which string, more ...string) []string {
 	deadline := cmp.Or(deadlines[which], "2m")
 	return append([]string{"scheduler.use=plugged", "workers.targets=2", "scheduler.start=2m", "scheduler.deadline=" + deadline, "scheduler.backoff_min=20ms", "scheduler.backoff_max=100ms",
 		fmt.Sprintf("scheduler.plugins=[{name: plugged, path: %q, sha256: %s, args: [plugin, %s]}]", self, sum, which)}, more...)
+}
+
+// TestHostingLimits: what the configuration lets a plugin hold is what the host
+// ends it at.
+func TestHostingLimits(t *testing.T) {
+	c, err := config.Load("", []string{"scheduler.limits.memory=1GiB", "scheduler.limits.tasks=200"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := Hosting(c); o.Limits != (host.Limits{MemoryBytes: 1 << 30, Tasks: 200}) || o.Look <= 0 {
+		t.Errorf("got %+v, a look every %s", o.Limits, o.Look)
+	}
 }
 
 // orders reads which samples were arranged in each epoch.
@@ -267,9 +280,14 @@ func TestRequiredPluginIsRefused(t *testing.T) {
 	}{
 		{"sum", strings.Repeat("0", 64), "{}", "plugin plugged: check plugin file " + self + ": want sha256 0000"},
 		{"key", sum, "\n        dept: 4", ": scheduler.plugins[0].config.dept: unknown key"},
+		{"keys", sum, "\n        depth: deep\n        dept: 4", "keys.yaml:%d:16: scheduler.plugins[0].config.depth: want a whole number, got deep\nhint: how deep\nerror: " +
+			filepath.Join(b.root, "keys.yaml") + ":%d:15: scheduler.plugins[0].config.dept: unknown key\nhint: the plugin's keys: depth\n"},
 	} {
 		file := filepath.Join(b.root, c.name+".yaml")
 		text := string(base) + fmt.Sprintf("\nscheduler:\n  use: plugged\n  required: true\n  plugins:\n    - name: plugged\n      path: %s\n      sha256: %s\n      args: [plugin, good]\n      config: %s\n", self, c.sum, c.config)
+		if n := strings.Count(text, "\n"); strings.Contains(c.says, "%d") { // the last two lines
+			c.says = fmt.Sprintf(c.says, n-1, n)
+		}
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

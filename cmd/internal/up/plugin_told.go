@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
+	"github.com/dflash-runner/dflash-runner/plugins/scheduler/host"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 )
@@ -84,11 +86,15 @@ func (u *up) pluginStatus(s *admin.Status) {
 		s.Plugin = &admin.PluginStatus{Name: entry.Name, SHA256: entry.SHA256, State: admin.PluginRefused, Capabilities: []string{}, Last: u.refused}
 		return
 	case u.plugin == nil:
+		if wait := u.pluginWait(); wait != nil { // it is started now
+			s.Plugin = &admin.PluginStatus{Name: entry.Name, SHA256: entry.SHA256, State: host.Starting, Capabilities: []string{}, Waiting: wait}
+		}
 		return
 	}
 	is := u.plugin.State()
 	s.Plugin = &admin.PluginStatus{Name: is.Name, Version: is.Version, SHA256: entry.SHA256, State: is.State, Pid: is.Pid, APIVersion: is.APIVersion, Starts: is.Starts,
-		Calls: is.Calls, Refused: is.Refused, Fallbacks: u.answers.fallbacks.Load(), Strikes: is.Strikes, Ends: is.Ends, Last: is.Last, Capabilities: []string{}}
+		Calls: is.Calls, Answers: u.answers.used.Load(), Refused: is.Refused, Fallbacks: u.answers.fallbacks.Load(), Strikes: is.Strikes, Ends: is.Ends, Last: is.Last, Capabilities: []string{},
+		RSSBytes: is.Vitals.MemoryBytes, Threads: is.Vitals.Threads, Goroutines: is.Vitals.Goroutines, Waiting: u.pluginWait()}
 	for _, c := range is.Capabilities {
 		s.Plugin.Capabilities = append(s.Plugin.Capabilities, string(c))
 	}
@@ -96,12 +102,24 @@ func (u *up) pluginStatus(s *admin.Status) {
 		s.Plugin.Until = &is.Until
 	}
 	if is.Refused > 0 || is.Ends > 0 {
-		detail := fmt.Sprintf("plugin %s is %s: %d of %d answers refused, strike %d, ended %d times, last: %s", is.Name, is.State, is.Refused, is.Calls, is.Strikes, is.Ends, is.Last)
+		detail := fmt.Sprintf("plugin %s is %s: %d answers refused of %d questions, strike %d, ended %d times, last: %s", is.Name, is.State, is.Refused, is.Calls, is.Strikes, is.Ends, is.Last)
+		if wait := s.Plugin.Waiting.String(); wait != "" {
+			detail += "; " + wait
+		}
 		if by := s.DecidedBy(); by != "" {
 			detail += "; " + by
 		}
 		s.Degraded = append(s.Degraded, admin.Reason{Name: schedulerSubject, Detail: detail})
 	}
+}
+
+// pluginWait is what the plugin owes for the longest; nil for nothing.
+func (u *up) pluginWait() *admin.PluginWait {
+	oldest, n := u.waits.Oldest()
+	if n == 0 {
+		return nil
+	}
+	return &admin.PluginWait{Question: oldest.What, WaitedMS: time.Since(oldest.Since).Milliseconds(), DeadlineMS: oldest.Limit.Milliseconds(), Questions: n}
 }
 
 // pluginSummary is who decided, for the summary; nil where no plugin was asked

@@ -93,6 +93,8 @@ func (s *settings) configuration(life runner.Life, d *rundir, data dataset, devi
 	if life.Worker.Role == runner.Target {
 		out.Attention, out.Flex = "sdpa", nil // nothing of a target is compiled
 		out.Role = workerv1.Role_ROLE_TARGET
+		out.Target = &workerv1.Target{Directory: s.target.Directory, Dtype: s.target.Dtype, LayerIds: s.target.LayerIds,
+			Replay: c.Target.Replay == "true"} // how it makes rows: the rest is the run's for good
 		out.HeldoutData, out.Prompts = data.heldout, data.prompts
 	} else {
 		out.Role = workerv1.Role_ROLE_DRAFTER

@@ -39,7 +39,7 @@ func preparing(t *testing.T, root, name string) (u *up, end func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u = &up{config: c, dir: dir, cores: 2, board: newBoard(time.Now), started: time.Now(), state: admin.Starting, phases: map[runner.Worker]string{},
+	u = &up{config: c, dir: dir, cores: 2, board: newBoard(time.Now), meter: newMeter(cpuSeconds), started: time.Now(), state: admin.Starting, phases: map[runner.Worker]string{},
 		cache: filepath.Join(root, "cache"), python: python{interpreter: filepath.Join(root, "python"), tree: root, fingerprint: "test"}, cancel: func() {}}
 	around, err := u.open(t.Context())
 	if err != nil {

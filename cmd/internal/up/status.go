@@ -323,6 +323,7 @@ func newest(all []runner.EvaluationRecord, what string, f func(runner.Evaluation
 
 // warming keeps how far a warm-up is. From any goroutine.
 func (u *up) warming(l runner.Life, phase string, done, total uint32) {
+	u.meter.warms()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.phases[l.Worker] = phase + " " + itoa(int(done)) + "/" + itoa(int(total))

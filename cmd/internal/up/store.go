@@ -22,6 +22,8 @@ const bestFile = "best"
 type store struct {
 	dir    string
 	writer image.Writer
+	// processors have room for the loop while a checkpoint is made or proved.
+	processors processors
 
 	mu     sync.Mutex // guards below
 	newest *published
@@ -43,7 +45,10 @@ func (s *store) imagePath(name string) string { return filepath.Join(s.dir, name
 
 // Open proves a checkpoint and gives its image, for reading only.
 func (s *store) Open(name string, want runner.Digest) (drive.Region, error) {
-	f, facts, err := image.Open(s.path(name))
+	var f *os.File
+	var facts image.Facts
+	var err error
+	s.processors.beside(func() { f, facts, err = image.Open(s.path(name)) })
 	if err != nil {
 		return nil, err
 	}
@@ -63,9 +68,10 @@ func (s *store) Publish(p drive.Publication) (string, error) {
 	if h.Step != p.Step || h.Chain != p.Chain {
 		return "", runner.Errorf(runner.Internal, "publish step %d: the image is of step %d, chain %x", p.Step, h.Step, h.Chain)
 	}
-	name, err := image.Publish(s.dir, p.Region.ReadOnly(), image.Facts{Step: p.Step, Lineage: p.Lineage,
-		Chain: hex.EncodeToString(p.Chain[:]), Image: hex.EncodeToString(p.Digest[:]), Parameters: hex.EncodeToString(h.Parameters[:]),
-		Bytes: p.Region.Bytes(), Written: time.Now().UTC().Format(time.RFC3339)}, s.writer)
+	facts := image.Facts{Step: p.Step, Lineage: p.Lineage, Chain: hex.EncodeToString(p.Chain[:]), Image: hex.EncodeToString(p.Digest[:]),
+		Parameters: hex.EncodeToString(h.Parameters[:]), Bytes: p.Region.Bytes(), Written: time.Now().UTC().Format(time.RFC3339)}
+	name := ""
+	s.processors.beside(func() { name, err = image.Publish(s.dir, p.Region.ReadOnly(), facts, s.writer) })
 	if err != nil {
 		return "", err
 	}

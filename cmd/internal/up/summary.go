@@ -2,7 +2,6 @@ package up
 
 import (
 	"encoding/hex"
-	"syscall"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -17,7 +16,7 @@ func (u *up) summary(f core.Finish, hint string) admin.Summary {
 	defer u.mu.Unlock()
 	stages, _ := u.board.picture()
 	s := admin.Summary{Name: u.dir.name, Exit: f.Code, ExitReason: f.Reason, Hint: hint, Stages: stages, StartedAt: u.started, EndedAt: time.Now(),
-		SupervisorPeakBytes: peak(), SupervisorCPUS: cpuSeconds(), Degraded: u.last.Degraded, Export: u.exported, TargetTop1: u.top1,
+		SupervisorPeakBytes: peak(), SupervisorCPUS: cpuSeconds(), SupervisorCPU: u.meter.picture(), Degraded: u.last.Degraded, Export: u.exported, TargetTop1: u.top1,
 		Gate: admin.SummaryGate{Width: u.config.WarmUp.Width, Sequence: []runner.Worker{}}}
 	s.BlocksPerRow = u.config.Training.Anchors * u.config.Training.DrawsPerRow
 	s.Scheduler, s.Plugin = u.config.Scheduler.Use, u.pluginSummary()
@@ -123,13 +122,4 @@ func perSecond(n, us uint64) *float64 {
 	}
 	v := float64(n) / (float64(us) / 1e6)
 	return &v
-}
-
-// cpuSeconds is what this process has used, its workers not counted.
-func cpuSeconds() float64 {
-	var r syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
-		return 0
-	}
-	return float64(r.Utime.Sec+r.Stime.Sec) + float64(r.Utime.Usec+r.Stime.Usec)/1e6
 }

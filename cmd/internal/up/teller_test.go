@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -50,6 +51,23 @@ func TestTellerNumbers(t *testing.T) {
 	(*teller)(nil).observe(runner.Event{}) // there is no plugin
 }
 
+// TestTellerWaitsForThePlugin: the first events wait until it is there, with
+// their own times; what had no room leaves a gap in the numbers.
+func TestTellerWaitsForThePlugin(t *testing.T) {
+	tell := &teller{}
+	for range earlyRoom + 3 {
+		tell.observe(runner.Event{Name: "early"})
+	}
+	before := time.Now()
+	var got []scheduler.Event
+	tell.begin(func(e scheduler.Event) { got = append(got, e) })
+	tell.observe(runner.Event{Name: "late"})
+	if len(got) != earlyRoom+1 || got[0].Number != 1 || got[0].At.After(before) || got[0].At.IsZero() || got[earlyRoom-1].Number != earlyRoom ||
+		got[earlyRoom].Number != earlyRoom+4 || got[earlyRoom].Name != "late" {
+		t.Errorf("%d events, the first %+v, the last %+v", len(got), got[0], got[len(got)-1])
+	}
+}
+
 // TestPluginObserves: events of the loop and of what stands around it, in order;
 // numbers that are missing were lost, and none comes twice.
 func TestPluginObserves(t *testing.T) {
@@ -60,7 +78,7 @@ func TestPluginObserves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	last, decided, seen := 0, 0, map[string]bool{}
+	first, last, decided, seen := 0, 0, 0, map[string]bool{}
 	for line := range strings.Lines(string(log)) {
 		_, said, ok := strings.Cut(line, "observed ")
 		if !ok {
@@ -77,7 +95,13 @@ func TestPluginObserves(t *testing.T) {
 			}
 			decided = step
 		}
+		if first == 0 {
+			first = number
+		}
 		last, seen[name] = number, true
+	}
+	if first != 1 { // what happened before it was started is told
+		t.Errorf("the first number is %d", first)
 	}
 	for _, name := range []string{"placement", "worker_certified", "step_decided"} {
 		if !seen[name] {

@@ -55,11 +55,15 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	u.schedule(&d, r.plan)
 	d.Observe = func(e runner.Event) {
 		u.observe(e)
+		u.meter.observe(e)
 		b.observe(e)
 	}
 	loop, err := drive.New(d)
 	if err != nil {
 		return core.Finish{}, "", err
+	}
+	if u.options.Alone {
+		defer r.store.processors.confine(len(d.Core.Workers))()
 	}
 	u.enter(loop, l, s, r)
 	finish := loop.Run(ctx)
@@ -226,10 +230,12 @@ func (u *up) enter(loop *drive.Loop, l *launcher, s *settings, r recorded) {
 		loop.Stop(quick, why)
 	}
 	u.board.begin("launch")
+	u.meter.enter(partLaunch)
 }
 
 // leave keeps the last picture of a loop that is over.
 func (u *up) leave(f core.Finish) {
+	u.meter.leave()
 	u.refresh(context.Background())
 	v, _ := u.loop.View(context.Background())
 	u.mu.Lock()

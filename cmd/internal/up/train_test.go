@@ -109,7 +109,7 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &up{config: c, dir: dir, cores: 2, board: newBoard(time.Now), started: time.Now(), state: admin.Starting, phases: map[runner.Worker]string{},
+	u := &up{config: c, dir: dir, cores: 2, board: newBoard(time.Now), meter: newMeter(cpuSeconds), started: time.Now(), state: admin.Starting, phases: map[runner.Worker]string{},
 		python: python{interpreter: program, tree: b.root, fingerprint: "test"}}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -127,7 +127,6 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 	if err := u.startPlugin(ctx); err != nil {
 		t.Fatal(err)
 	}
-	defer u.stopPlugin()
 	u.place(ctx)
 	u.announce()
 	beside := make(chan struct{})
@@ -142,6 +141,7 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 		t.Error(err)
 	}
 	<-beside
+	u.stopPlugin() // before the run's end, as work does
 	for _, err := range []error{u.end(f, "", ""), around.close(), dir.close()} {
 		if err != nil {
 			t.Error(err)

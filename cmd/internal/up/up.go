@@ -58,10 +58,13 @@ type Options struct {
 	Ready func(directory string)
 	// Detached: the run has no terminal and does not end with one.
 	Detached bool
+	// Alone: this process does nothing else, and may be set up for the run.
+	Alone bool
 	// Stderr takes errors and hints.
 	Stderr *os.File
 
 	staged func(code string) // called between a plugin's check and its start; nil but in tests
+	look   time.Duration     // from one look at what a plugin holds to the next; 0, as outside of tests: the host's
 }
 
 // intent is what the user asked of the run's name.
@@ -83,6 +86,7 @@ type up struct {
 	deaths      *deaths // nil until it is open
 	metrics     http.Handler
 	started     time.Time
+	meter       *meter
 	environment *pyenv.Env     // nil until it was made or found
 	plan        plan.Plan      // from preflight on
 	has         plan.Machine   // what there is; from preflight on
@@ -90,7 +94,8 @@ type up struct {
 	kernels     *kernels.Cache // of compiled kernels; nil where nothing is compiled
 	held        []*flock.Lock  // cache entries that the run uses
 	teller      atomic.Pointer[teller]
-	answers     answers // of the plugin's answers
+	answers     answers    // of the plugin's answers
+	waits       host.Waits // for them
 
 	mu            sync.Mutex // guards below
 	loop          *drive.Loop
@@ -145,7 +150,7 @@ func Run(ctx context.Context, o Options) int {
 	if dir.name != name {
 		fmt.Fprintf(o.Stderr, "note: run %s is finished: this one is %s\n", name, dir.name)
 	}
-	u := &up{options: o, config: c, dir: dir, cores: runtime.NumCPU(), board: newBoard(time.Now), started: time.Now(), state: admin.Starting, phases: map[runner.Worker]string{}}
+	u := &up{options: o, config: c, dir: dir, cores: runtime.NumCPU(), board: newBoard(time.Now), started: time.Now(), meter: newMeter(cpuSeconds), state: admin.Starting, phases: map[runner.Worker]string{}}
 	code, err := u.run(ctx)
 	if err := dir.close(); err != nil {
 		say(o.Stderr, err, 0)
@@ -283,12 +288,12 @@ func (u *up) work(ctx context.Context) (core.Finish, error) {
 
 // codeOf gives the exit code of an error that ended a run before its loop did.
 func codeOf(err error) int {
+	if refused := (*pluginRefused)(nil); errors.As(err, &refused) { // also for its own configuration
+		return runner.ExitPreflight
+	}
 	var problems config.Problems
 	if errors.As(err, &problems) {
 		return runner.ExitUsage
-	}
-	if refused := (*pluginRefused)(nil); errors.As(err, &refused) {
-		return runner.ExitPreflight
 	}
 	switch runner.KindOf(err) {
 	case runner.Invalid, runner.NotFound:

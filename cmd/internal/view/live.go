@@ -15,13 +15,17 @@ import (
 // refresh is how often the view asks for a status.
 const refresh = 200 * time.Millisecond
 
+// drawings is how often a second the terminal is looked after: whatever comes
+// is shown by the next, and each costs a wake-up though nothing changed.
+const drawings = 10
+
 // Live shows a run on a terminal until it is over or ctx is done. The terminal
 // is in raw mode, so Ctrl-C comes as a key: the first calls stop(Graceful),
 // every later one stop(Quick), as the signal handler does. stop is called from
 // the view's goroutine and must return at once.
 func Live(ctx context.Context, in io.Reader, out io.Writer, snapshot func() admin.Status, stop func(admin.Mode)) error {
 	m := model{snapshot: snapshot, stop: stop, status: snapshot(), width: 80, style: newStyle(lipgloss.NewRenderer(out))}
-	p := tea.NewProgram(m, tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler())
+	p := tea.NewProgram(m, tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler(), tea.WithFPS(drawings))
 	// A program whose context ends leaks its reader of the terminal; one that is told to quit does not.
 	release := context.AfterFunc(ctx, p.Quit)
 	defer release()

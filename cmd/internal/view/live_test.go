@@ -58,8 +58,12 @@ func TestView(t *testing.T) {
 		"plugin": {120, func(s *admin.Status) {
 			chat, code := 1.5, 2.25
 			s.Losses = []admin.SourceLoss{{Source: "chat", Loss: &chat}, {Source: "web"}, {Source: "code", Loss: &code}}
-			s.Plugin = &admin.PluginStatus{Name: "curriculum", Version: "0.2.0", State: "quarantined", Calls: 42, Refused: 5, Strikes: 1}
+			s.Plugin = &admin.PluginStatus{Name: "curriculum", Version: "0.2.0", State: "quarantined", Calls: 42, Answers: 37, Refused: 5, Strikes: 1}
 			s.Decisions = []admin.Decision{{What: "place", By: "curriculum"}, {What: "arrange", By: "built-in"}}
+		}, 0},
+		"waits": {120, func(s *admin.Status) {
+			s.Plugin = &admin.PluginStatus{Name: "curriculum", Version: "0.2.0", State: "running", Calls: 3, Answers: 3, RSSBytes: 31 << 20,
+				Waiting: &admin.PluginWait{Question: "arrange", WaitedMS: 12_000, DeadlineMS: 120_000, Questions: 1}}
 		}, 0},
 		"phases": {100, func(s *admin.Status) { // what has no count or no pace shows the time it took so far, never an end
 			s.Stages = []admin.Stage{

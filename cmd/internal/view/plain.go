@@ -50,6 +50,7 @@ func Lines(last, next admin.Status) (lines []string) {
 		lines = append(lines, fmt.Sprintf("checkpoint %s at step %d", c.Name, c.Step))
 	}
 	lines = append(lines, acceptanceLines(last, next)...)
+	lines = append(lines, pluginLines(last, next)...)
 	for _, r := range next.Degraded {
 		if !slices.Contains(last.Degraded, r) {
 			lines = append(lines, fmt.Sprintf("degraded: %s: %s", r.Name, oneLine(r.Detail, 0)))

@@ -43,6 +43,13 @@ func midway() admin.Status {
 	}
 }
 
+// waits has a plugin owe an answer.
+func waits(question string, ms int64) func(*admin.Status) {
+	return func(s *admin.Status) {
+		s.Plugin = &admin.PluginStatus{Name: "mine", Waiting: &admin.PluginWait{Question: question, WaitedMS: ms, DeadlineMS: 120_000, Questions: 1}}
+	}
+}
+
 func TestLines(t *testing.T) {
 	at := func(n runner.Step) *runner.Step { return &n }
 	zero, fail := 0, runner.Failure{Worker: drafter1, Generation: 1, Cause: runner.CauseSignal, Message: "killed by\nSIGKILL\u001b[2J", Hint: "see the log", At: time.Unix(1005, 0)}
@@ -57,6 +64,12 @@ func TestLines(t *testing.T) {
 		{"the first status", nil, func(s *admin.Status) { s.Workers = nil }, []string{
 			"run cpu-tiny: training in runs/cpu-tiny", "environment: reused", "target: done after 2m03s top1 0.5612", "train: running"}},
 		{"nothing changed", same, same, nil},
+		{"a plugin that is asked", same, waits("arrange", 1999), nil},
+		{"a plugin that hangs", waits("arrange", 1999), waits("arrange", 2000), []string{"scheduler mine: waits 2s of 2m0s for arrange"}},
+		{"a plugin that still hangs", waits("arrange", 2000), waits("arrange", 3000), nil},
+		{"a plugin that hangs again", waits("arrange", 3000), waits("arrange", 2500), []string{"scheduler mine: waits 3s of 2m0s for arrange"}},
+		{"a plugin that hangs with another", waits("arrange", 2000), waits("assign", 3000), []string{"scheduler mine: waits 3s of 2m0s for assign"}},
+		{"a plugin that answered", waits("arrange", 2000), same, nil},
 		{"a step that is no twentieth", same, func(s *admin.Status) { s.Stages[2].Done = 199; s.Loss = f(1) }, nil},
 		{"a twentieth of the steps", same, func(s *admin.Status) { s.Stages[2].Done = 200 },
 			[]string{"train: 200 of 400, loss 1.8321, 23123 tokens/s, eta 38s"}},

@@ -21,15 +21,21 @@ func (m model) scheduler() string {
 	case "quarantined", admin.PluginRefused:
 		paint = m.style.bad
 	}
-	parts := []string{strings.TrimSpace(p.Name + " " + p.Version), fmt.Sprintf("%d answers", p.Calls)}
+	parts := []string{strings.TrimSpace(p.Name + " " + p.Version), fmt.Sprintf("%d questions · %d used", p.Calls, p.Answers)}
 	if p.State == admin.PluginRefused {
 		parts[1] = "the built-in decides alone"
+	}
+	if wait := p.Waiting.String(); wait != "" {
+		parts = append(parts, wait)
 	}
 	if p.Refused > 0 {
 		parts = append(parts, fmt.Sprintf("%d refused", p.Refused))
 	}
 	if p.Strikes > 0 {
 		parts = append(parts, fmt.Sprintf("strike %d", p.Strikes))
+	}
+	if p.RSSBytes > 0 {
+		parts = append(parts, fmt.Sprintf("%d MiB", p.RSSBytes>>20))
 	}
 	if by := m.status.DecidedBy(); by != "" {
 		parts = append(parts, by)
@@ -47,4 +53,15 @@ func (m model) losses() string {
 		return ""
 	}
 	return oneLine("loss by source: "+strings.Join(parts, " · "), m.width-2)
+}
+
+// pluginLines tells once of a question that its plugin leaves open for long.
+func pluginLines(last, next admin.Status) []string {
+	if next.Plugin == nil || next.Plugin.Waiting.String() == "" {
+		return nil
+	}
+	if p := last.Plugin; p != nil && p.Waiting.String() != "" && p.Waiting.Question == next.Plugin.Waiting.Question && p.Waiting.WaitedMS <= next.Plugin.Waiting.WaitedMS {
+		return nil // the same
+	}
+	return []string{fmt.Sprintf("scheduler %s: %s", next.Plugin.Name, next.Plugin.Waiting)}
 }

@@ -55,7 +55,7 @@ func Check(ctx context.Context, e host.Entry, o host.Options) []Result {
 	}
 	k.add("documents its configuration", documented(d), "%d keys", len(d.Config))
 	k.add("refuses an unknown key", refusesUnknown(ctx, e, o), "")
-	o.Strikes = 1 << 30 // every failure is to be seen
+	o.Strikes, o.Look = 1<<30, 0 // every failure is to be seen
 	k.plugin, err = host.Start(ctx, e, o)
 	if !k.add("configure", err, "") {
 		return k.refused(err)
@@ -81,6 +81,11 @@ func Check(ctx context.Context, e host.Entry, o host.Options) []Result {
 	}
 	k.ask(ctx, "answers after a deadline that it missed", k.late)
 	k.ask(ctx, "answers several at a time", k.together)
+	if k.plugin.Can(scheduler.Assign) || k.plugin.Can(scheduler.Arrange) {
+		k.ask(ctx, "leaves nothing behind", k.leaves)
+	} else {
+		k.results = append(k.results, Result{Name: "leaves nothing behind", Status: Skipped, Detail: "it is asked nothing often"})
+	}
 	began := time.Now()
 	err = k.plugin.Close()
 	if took := time.Since(began); err == nil && took > endLimit {

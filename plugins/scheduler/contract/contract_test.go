@@ -3,6 +3,7 @@ package contract
 import (
 	"context"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -61,9 +62,18 @@ func (p plugged) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]run
 	case p.which == "slow" && len(q.Pool) > 10_000:
 		<-ctx.Done()
 		return nil, ctx.Err() // a right answer could be in time on one of both sides
+	case p.which == "leaks": // with one kind of two
+		go func() { select {} }()
 	}
 	return out, nil
 }
+
+func (plugged) Assign(_ context.Context, q scheduler.AssignRequest) (runner.Worker, error) {
+	return q.Free[0], nil
+}
+
+// leakFound is what is said of a goroutine a call.
+var leakFound = regexp.MustCompile(`^want as much after some hundred calls as before, got goroutines: \d+ before \d{2,3} calls, \d{2,} after$`)
 
 func TestCheck(t *testing.T) {
 	self, err := os.Executable()
@@ -71,7 +81,7 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	for which, fails := range map[string]string{"good": "", "once": "arrange repeated draws", "short": "arrange whole epochs", "slow": "arrange a large pool", "dies": "arrange a large pool",
-		"silent": "documents its configuration", "lingers": "ends when asked"} {
+		"leaks": "leaves nothing behind", "silent": "documents its configuration", "lingers": "ends when asked"} {
 		t.Run(which, func(t *testing.T) {
 			e, err := host.Pin(self, "plugin", which)
 			if err != nil {
@@ -96,7 +106,10 @@ func TestCheck(t *testing.T) {
 					}
 				}
 			}
-			if got := strings.Join(failed, ", "); got != fails || Passed(all) != (fails == "") || len(all) != 14 {
+			if r := all[13]; which == "leaks" && !leakFound.MatchString(r.Detail) {
+				t.Errorf("got %+v", r)
+			}
+			if got := strings.Join(failed, ", "); got != fails || Passed(all) != (fails == "") || len(all) != 15 {
 				t.Errorf("failed %q, want %q: %+v", got, fails, all)
 			}
 		})

@@ -144,13 +144,21 @@ func (k *kit) together(ctx context.Context) (string, error) {
 func (k *kit) anything(ctx context.Context) error {
 	switch {
 	case k.plugin.Can(scheduler.Assign):
-		_, err := k.plugin.Assign(ctx, scheduler.AssignRequest{Row: 1, Bucket: 64, Tokens: 32, Free: []runner.Worker{target(0), target(1)}})
-		return err
+		return k.oneAssign(ctx)
 	case k.plugin.Can(scheduler.Arrange):
-		_, err := k.plugin.Arrange(ctx, question(1, 8, 64, pool(64)))
-		return err
+		return k.oneArrange(ctx)
 	}
 	return nil
+}
+
+func (k *kit) oneAssign(ctx context.Context) error {
+	_, err := k.plugin.Assign(ctx, scheduler.AssignRequest{Row: 1, Bucket: 64, Tokens: 32, Free: []runner.Worker{target(0), target(1)}})
+	return err
+}
+
+func (k *kit) oneArrange(ctx context.Context) error {
+	_, err := k.plugin.Arrange(ctx, question(1, 8, 64, pool(64)))
+	return err
 }
 
 func middle(took []time.Duration) string {

@@ -57,6 +57,9 @@ func TestRefusedAtStart(t *testing.T) {
 			}
 		}, says: "as a socket's path is short", hinted: true},
 		{which: "a key too many", spoil: func(_ *testing.T, e *Entry, _ *Options) { e.Config = map[string]any{"dept": int64(1)} }, says: "dept: unknown key"},
+		{which: "several mistakes", spoil: func(_ *testing.T, e *Entry, _ *Options) {
+			e.Config = map[string]any{"dept": int64(1), "depth": int64(12), "mode": "c"}
+		}, says: "dept: unknown key; depth: want at most 9, got 12; mode: want a or b, got \"c\""},
 		{which: "a value of another type", spoil: func(_ *testing.T, e *Entry, _ *Options) { e.Config = map[string]any{"depth": "x"} }, says: "depth: want a whole number, got x"},
 		{which: "a value out of bounds", spoil: func(_ *testing.T, e *Entry, _ *Options) { e.Config = map[string]any{"depth": int64(12)} }, says: "depth: want at most 9, got 12"},
 		{which: "a word out of its set", spoil: func(_ *testing.T, e *Entry, _ *Options) { e.Config = map[string]any{"mode": "c"} }, says: "mode: want a or b"},

@@ -104,6 +104,7 @@ func (p *process) schema(ctx context.Context, o Options) ([]*schedulerv1.Field, 
 
 // call asks one question under the deadline, and says what went wrong in our words.
 func call(ctx context.Context, o Options, what string, f func(context.Context, grpc.CallOption) error) error {
+	defer o.Waits.begin(what, o.Call)()
 	timed, cancel := context.WithTimeout(ctx, o.Call)
 	defer cancel()
 	var trailer metadata.MD

@@ -39,9 +39,16 @@ type Options struct {
 	Call      time.Duration // of one question
 	Strikes   int           // in a row, less one for every good answer; then it is ended
 	Backoff   Backoff
+	Look      time.Duration // from one look at what it holds to the next; 0: none
+	Limits    Limits        // of what it may hold; one that holds more is ended
 	Flush     time.Duration // to be told the events that wait, when it is stopped
 	Environ   []string      // that Entry.Env chooses from
 	Python    string        // the interpreter of scripts that name none; empty: those are refused
+	// Waits keeps what is waited for, so that it can be shown. May be nil.
+	Waits *Waits
+	// Cut is told of what a full log lost: of the first line, of totals as they grow
+	// tenfold, and of all at the end, from any goroutine. May be nil.
+	Cut func(path string, lines, bytes uint64)
 	// Changed is told of every change of state, from any goroutine. May be nil.
 	Changed func(State)
 	// Staged is called between the check of a plugin's files and its start. For tests.
@@ -53,7 +60,7 @@ type Backoff struct{ Min, Max time.Duration }
 
 // Defaults are the bounds that a run uses.
 func Defaults() Options {
-	return Options{Start: 10 * time.Second, Call: time.Second, Strikes: 3, Backoff: Backoff{5 * time.Second, 5 * time.Minute}, Flush: 2 * time.Second}
+	return Options{Start: 10 * time.Second, Call: time.Second, Strikes: 3, Backoff: Backoff{5 * time.Second, 5 * time.Minute}, Look: 5 * time.Second, Flush: 2 * time.Second}
 }
 
 // logLimit bounds the log of one start, in bytes.
@@ -96,10 +103,11 @@ type State struct {
 	APIVersion   uint32
 	Capabilities []scheduler.Capability
 	Starts       int
-	Calls        uint64
+	Calls        uint64 // questions that it was asked, and that are over
 	Refused      uint64 // answers that were not used
 	Strikes      int
 	Ends         int       // how often it was ended or died
 	Last         string    // why, the last time
 	Until        time.Time // of a quarantine
+	Vitals       Vitals    // at the last look
 }

@@ -56,6 +56,9 @@ func become(which string) {
 	os.Exit(0)
 }
 
+// hoard is what a plugin keeps.
+var hoard []byte
+
 // good does everything as it should, but for what its name says.
 type good struct{ which string }
 
@@ -129,6 +132,12 @@ func (g good) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner
 		out[0] = 4_000_000
 	case "late":
 		<-ctx.Done()
+	case "leaks":
+		for range 1000 {
+			go func() { select {} }()
+		}
+	case "hoards":
+		hoard = bytes.Repeat([]byte{1}, 256<<20)
 	case "dies":
 		os.Exit(4)
 	case "panics":

@@ -65,6 +65,9 @@ func (p *Plugin) enter(running *process) bool {
 		p.edges.Go(func() { p.tell(running, q) }) // ends with the queue or the process
 	}
 	p.edges.Go(func() { p.watch(running) }) // ends with the process
+	if p.o.Look > 0 {
+		p.edges.Go(func() { p.look(running) }) // ends with the process or the plugin
+	}
 	p.mu.Unlock()
 	p.changed()
 	return true
@@ -119,6 +122,7 @@ func (p *Plugin) quarantine(why string) {
 	}
 	s.Ends++
 	s.State, s.Pid, s.Last, s.Until = Quarantined, 0, why, time.Now().Add(wait)
+	s.Vitals = Vitals{}
 }
 
 // closeQueue ends the telling of events. Under the lock.

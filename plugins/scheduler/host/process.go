@@ -166,6 +166,11 @@ func (p *process) start(ctx context.Context, o Options, number int) error {
 	spec := worker.HostedSpec{Argv: p.files.argv, Env: p.environment(o), Dir: filepath.Join(p.dir, "work"), Nonce: "plugin:" + rand.Text(), LogLimit: logLimit}
 	if o.LogPath != nil {
 		spec.LogPath = o.LogPath(number)
+		spec.LogCut = func(x worker.Cut) {
+			if o.Cut != nil {
+				o.Cut(spec.LogPath, x.Lines, x.Bytes)
+			}
+		}
 	}
 	var made *x509.CertPool // nil for a program that makes its own pair
 	if p.entry.Script() {
@@ -202,8 +207,9 @@ func (p *process) start(ctx context.Context, o Options, number int) error {
 		}
 	})
 	defer giveUp()
-	began := time.Now()
-	if _, err := p.client.Start(); err != nil {
+	done, began := o.Waits.begin("handshake", o.Start), time.Now()
+	_, err := p.client.Start()
+	if done(); err != nil {
 		return p.refused(err, time.Since(began), o.Start)
 	}
 	if err := shows(c, made); err != nil {

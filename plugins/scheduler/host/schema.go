@@ -26,6 +26,18 @@ type ConfigError struct {
 // Error gives "key: message".
 func (e *ConfigError) Error() string { return e.Key + ": " + e.Msg }
 
+// ConfigErrors are all that a schema refuses of a configuration.
+type ConfigErrors []*ConfigError
+
+// Error gives them in one line.
+func (es ConfigErrors) Error() string {
+	said := make([]string, len(es))
+	for i, e := range es {
+		said[i] = e.Error()
+	}
+	return strings.Join(said, "; ")
+}
+
 // checkSchema refuses a schema that makes no sense.
 func checkSchema(fields []*schedulerv1.Field) error {
 	if len(fields) > maxFields {
@@ -46,8 +58,8 @@ func checkSchema(fields []*schedulerv1.Field) error {
 		if f.GetRequired() {
 			continue
 		}
-		if err := judgeValue(f, plain(f.GetDefault())); err != nil {
-			return runner.Errorf(runner.Invalid, "config schema: default of %w", err)
+		if wrong := judgeValue(f, plain(f.GetDefault())); len(wrong) > 0 {
+			return runner.Errorf(runner.Invalid, "config schema: default of %w", wrong)
 		}
 	}
 	return nil
@@ -78,22 +90,24 @@ func plain(v *schedulerv1.Value) any {
 }
 
 // encode checks a configuration against the schema, fills in defaults, and gives
-// it as msgpack with its keys sorted.
+// it as msgpack with its keys sorted. All that is wrong is told at once.
 func encode(fields []*schedulerv1.Field, values map[string]any) ([]byte, error) {
 	known := map[string]*schedulerv1.Field{}
 	for _, f := range fields {
 		known[f.GetKey()] = f
 	}
+	var wrong ConfigErrors
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if known[key] == nil {
-			return nil, &ConfigError{Key: key, Msg: "unknown key", Hint: "the plugin's keys: " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")}
+			wrong = append(wrong, &ConfigError{Key: key, Msg: "unknown key", Hint: "the plugin's keys: " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")})
 		}
 	}
 	whole := map[string]any{}
-	for key, f := range known {
-		v, ok := values[key]
+	for _, f := range fields {
+		v, ok := values[f.GetKey()]
 		if !ok && f.GetRequired() {
-			return nil, &ConfigError{Key: key, Msg: "want " + typeNames[f.GetType()] + ", got nothing", Hint: f.GetDoc()}
+			wrong = append(wrong, &ConfigError{Key: f.GetKey(), Msg: "want " + typeNames[f.GetType()] + ", got nothing", Hint: f.GetDoc()})
+			continue
 		}
 		if !ok {
 			v = plain(f.GetDefault())
@@ -101,10 +115,11 @@ func encode(fields []*schedulerv1.Field, values map[string]any) ([]byte, error) 
 		if n, is := v.(int64); is && f.GetType() == schedulerv1.Type_TYPE_NUMBER {
 			v = float64(n)
 		}
-		if err := judgeValue(f, v); err != nil {
-			return nil, err
-		}
-		whole[key] = v
+		wrong = append(wrong, judgeValue(f, v)...)
+		whole[f.GetKey()] = v
+	}
+	if len(wrong) > 0 {
+		return nil, wrong
 	}
 	var b strings.Builder
 	e := msgpack.NewEncoder(&b)
@@ -116,16 +131,16 @@ func encode(fields []*schedulerv1.Field, values map[string]any) ([]byte, error) 
 }
 
 // judgeValue says what is wrong with a value, or nothing.
-func judgeValue(f *schedulerv1.Field, v any) error {
-	wrong := func(at, format string, a ...any) error {
-		return &ConfigError{Key: f.GetKey() + at, Msg: fmt.Sprintf(format, a...), Hint: f.GetDoc()}
+func judgeValue(f *schedulerv1.Field, v any) (all ConfigErrors) {
+	wrong := func(at, format string, a ...any) {
+		all = append(all, &ConfigError{Key: f.GetKey() + at, Msg: fmt.Sprintf(format, a...), Hint: f.GetDoc()})
 	}
 	ok, x := false, 0.0
 	switch t := v.(type) {
 	case string:
 		ok = f.GetType() == schedulerv1.Type_TYPE_TEXT
 		if ok && len(f.GetOneOf()) > 0 && !slices.Contains(f.GetOneOf(), t) {
-			return wrong("", "want %s, got %.80q", strings.Join(f.GetOneOf(), " or "), t)
+			wrong("", "want %s, got %.80q", strings.Join(f.GetOneOf(), " or "), t)
 		}
 	case int64:
 		ok, x = f.GetType() == schedulerv1.Type_TYPE_INT, float64(t)
@@ -137,17 +152,17 @@ func judgeValue(f *schedulerv1.Field, v any) error {
 		ok = f.GetType() == schedulerv1.Type_TYPE_TEXTS
 		for i, e := range t {
 			if _, is := e.(string); ok && !is {
-				return wrong(fmt.Sprintf("[%d]", i), "want a text, got %v", e)
+				wrong(fmt.Sprintf("[%d]", i), "want a text, got %v", e)
 			}
 		}
 	}
 	switch numeric := f.GetType() == schedulerv1.Type_TYPE_INT || f.GetType() == schedulerv1.Type_TYPE_NUMBER; {
 	case !ok:
-		return wrong("", "want %s, got %.80s", typeNames[f.GetType()], fmt.Sprint(v))
+		wrong("", "want %s, got %.80s", typeNames[f.GetType()], fmt.Sprint(v))
 	case numeric && f.Min != nil && x < f.GetMin():
-		return wrong("", "want at least %g, got %g", f.GetMin(), x)
+		wrong("", "want at least %g, got %g", f.GetMin(), x)
 	case numeric && f.Max != nil && x > f.GetMax():
-		return wrong("", "want at most %g, got %g", f.GetMax(), x)
+		wrong("", "want at most %g, got %g", f.GetMax(), x)
 	}
-	return nil
+	return all
 }

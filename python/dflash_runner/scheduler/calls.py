@@ -55,6 +55,7 @@ class Calls:
                 "Info": self._unary(s.info, pb.InfoRequest),
                 "ConfigSchema": self._unary(s.schema, pb.ConfigSchemaRequest),
                 "Configure": self._unary(s.configure, pb.ConfigureRequest),
+                "Vitals": self._unary(s.vitals, pb.VitalsRequest),
                 "Arrange": self._unary(s.arrange, pb.ArrangeRequest),
                 "Assign": self._unary(s.assign, pb.AssignRequest),
                 "Place": self._unary(s.place, pb.PlaceRequest),

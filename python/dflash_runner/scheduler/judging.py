@@ -153,23 +153,24 @@ def filled(fields: Sequence[Field], values: Mapping[str, Any]) -> dict[str, Any]
         values: what a person wrote.
 
     Raises:
-        Error: INVALID, a key is unknown or lacks, or a value is refused.
+        Error: INVALID, keys are unknown or lack, or values are refused: all that are.
     """
     known = {field.key for field in fields}
-    for key in sorted(set(values) - known):
-        raise Error(
-            Kind.INVALID, f"{key}: unknown key", hint=f"the plugin's keys: {', '.join(sorted(known))}"
-        )
+    keys = f"the plugin's keys: {', '.join(sorted(known))}"
+    wrong = [(f"{key}: unknown key", keys) for key in sorted(set(values) - known)]
     whole = {}
     for field in fields:
         if field.required and field.key not in values:
-            raise Error(
-                Kind.INVALID, f"{field.key}: want {_PHRASES[field.type]}, got nothing", hint=field.doc
-            )
+            wrong.append((f"{field.key}: want {_PHRASES[field.type]}, got nothing", field.doc))
+            continue
         given = values.get(field.key, field.value if not field.required else None)
-        if wrong := value(field, given):
-            raise Error(Kind.INVALID, wrong, hint=field.doc)
+        if refused := value(field, given):
+            wrong.append((refused, field.doc))
+            continue
         whole[field.key] = float(given) if field.type is Type.NUMBER else given
+    if wrong:
+        hints = dict.fromkeys(hint for _, hint in wrong if hint)  # each once
+        raise Error(Kind.INVALID, "; ".join(message for message, _ in wrong), hint="; ".join(hints))
     return whole
 
 

@@ -10,12 +10,16 @@ from typing import Any
 
 import msgspec
 
-from dflash_runner.scheduler import judging, words
+from dflash_runner.scheduler import judging, vitals, words
 from dflash_runner.scheduler.plugin import API_VERSION, Capability, Scheduler, capabilities
 from dflash_runner.scheduler.pool import numbers, pack
 from dflash_runner.scheduler.requests import Deadline, Verdict
 from dflash_runner.scheduler.service import Service
 from dflash_runner.scheduler.v1 import scheduler_pb2 as pb
+
+_CALLS = 300  # between two looks at what a plugin leaves behind
+_CALLS_S = 10.0  # for them; a slow plugin is asked less
+_LEAST_CALLS = 60  # with fewer nothing is said
 
 _Sample = tuple[int, int, int, int, int]
 
@@ -137,17 +141,49 @@ class Kit:
 
     def together(self) -> str:
         """Eight questions at a time."""
-        free = [pb.Worker(role="target", rank=rank) for rank in range(2)]
-
-        def ask(row: int) -> None:
-            if Capability.ASSIGN in self.can:
-                self._assign(pb.AssignRequest(row=row, bucket=64, tokens=32, free=free))
-            elif Capability.ARRANGE in self.can:
-                self._arrange(1, 8, 64, _pool(64), "")
-
         with ThreadPoolExecutor(8) as threads:
-            list(threads.map(ask, range(1, 33)))
+            asks = self._asks()[:1]
+            list(threads.map(lambda row: [ask(row) for ask in asks], range(1, 33)))
         return ""
+
+    def leaves(self) -> str:
+        """Nothing that grows with every question.
+
+        It looks twice: what a plugin makes once and keeps does not grow again.
+        """
+        calls = self._many()  # what the first questions make is no leak
+        if calls < _LEAST_CALLS:
+            return f"not looked at: {calls} calls took {_CALLS_S:g} s"
+        before = vitals.now()
+        wrong: list[str] = []
+        for _ in range(2):
+            calls = self._many()
+            after = vitals.settled(before)
+            more = vitals.grown(before, after, calls=calls)
+            if not more:
+                return str(after)
+            wrong.append(more)
+            before = after
+        raise Found(f"want as much after some hundred calls as before, got {wrong[0]}")
+
+    def _many(self) -> int:
+        """Ask several hundred questions, and give how many there was the time for."""
+        asks, until = self._asks(), time.monotonic() + _CALLS_S
+        for row in range(1, _CALLS + 1):
+            asks[row % len(asks)](row)
+            if time.monotonic() > until:
+                return row
+        return _CALLS
+
+    def _asks(self) -> list[Callable[[int], Any]]:
+        """One question of each kind that is asked often, of those that the plugin answers."""
+        free = [pb.Worker(role="target", rank=rank) for rank in range(2)]
+        asks: list[Callable[[int], Any]] = []
+        if Capability.ASSIGN in self.can:
+            asks.append(lambda row: self._assign(pb.AssignRequest(row=row, bucket=64, tokens=32, free=free)))
+        if Capability.ARRANGE in self.can:
+            asks.append(lambda _row: self._arrange(1, 8, 64, _pool(64), ""))
+        return asks
 
     def _arrange(self, epoch: int, count: int, total: int, left: Sequence[_Sample], where: str) -> list[int]:
         sample, tokens, supervised, anchors, source = zip(*left, strict=True)

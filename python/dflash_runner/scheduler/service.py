@@ -32,8 +32,17 @@ class Service:
             raise Error(Kind.INTERNAL, f"info: want an Info with two texts, got {info!r:.80}")
         able = [words.CAPABILITIES[c] for c in capabilities(self._scheduler)]
         return pb.InfoReply(
-            name=info.name, version=info.version, api_versions=[API_VERSION], capabilities=able, ask=True
+            name=info.name,
+            version=info.version,
+            api_versions=[API_VERSION],
+            capabilities=able,
+            ask=True,
+            vitals=True,
         )
+
+    def vitals(self, _message: Any, _deadline: Deadline) -> Any:
+        """How many threads this interpreter started that did not end."""
+        return pb.VitalsReply(threads=threading.active_count())
 
     def schema(self, _message: Any, _deadline: Deadline) -> Any:
         """The keys of the configuration."""

@@ -92,7 +92,14 @@ def check(
             results.append(_look(name, question))
         else:
             results.append(Result(name=name, status=SKIPPED, detail="the built-in does that"))
-    return [*results, _look("answers several at a time", kit.together)]
+    results.append(_look("answers several at a time", kit.together))
+    if {Capability.ASSIGN, Capability.ARRANGE} & set(kit.can):
+        results.append(_look("leaves nothing behind", kit.leaves))
+    else:
+        results.append(
+            Result(name="leaves nothing behind", status=SKIPPED, detail="it is asked nothing often")
+        )
+    return results
 
 
 def _look(name: str, question: Callable[[], str]) -> Result:

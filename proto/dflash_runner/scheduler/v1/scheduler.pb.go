@@ -247,7 +247,8 @@ type InfoReply struct {
 	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`                                    // of the plugin, for people
 	ApiVersions   []uint32               `protobuf:"varint,3,rep,packed,name=api_versions,json=apiVersions,proto3" json:"api_versions,omitempty"` // that the plugin speaks; the highest common one is used
 	Capabilities  []Capability           `protobuf:"varint,4,rep,packed,name=capabilities,proto3,enum=dflash_runner.scheduler.v1.Capability" json:"capabilities,omitempty"`
-	Ask           bool                   `protobuf:"varint,5,opt,name=ask,proto3" json:"ask,omitempty"` // whether Ask is answered
+	Ask           bool                   `protobuf:"varint,5,opt,name=ask,proto3" json:"ask,omitempty"`       // whether Ask is answered
+	Vitals        bool                   `protobuf:"varint,6,opt,name=vitals,proto3" json:"vitals,omitempty"` // whether Vitals is answered
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -313,6 +314,13 @@ func (x *InfoReply) GetCapabilities() []Capability {
 func (x *InfoReply) GetAsk() bool {
 	if x != nil {
 		return x.Ask
+	}
+	return false
+}
+
+func (x *InfoReply) GetVitals() bool {
+	if x != nil {
+		return x.Vitals
 	}
 	return false
 }
@@ -2228,19 +2236,110 @@ func (x *Refusal) GetHint() string {
 	return ""
 }
 
+type VitalsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VitalsRequest) Reset() {
+	*x = VitalsRequest{}
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VitalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VitalsRequest) ProtoMessage() {}
+
+func (x *VitalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VitalsRequest.ProtoReflect.Descriptor instead.
+func (*VitalsRequest) Descriptor() ([]byte, []int) {
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{30}
+}
+
+// VitalsReply is what a plugin's process holds that only it can count; the kernel
+// tells the host the rest.
+type VitalsReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Goroutines    uint32                 `protobuf:"varint,1,opt,name=goroutines,proto3" json:"goroutines,omitempty"` // of a plugin in Go; 0: it has none
+	Threads       uint32                 `protobuf:"varint,2,opt,name=threads,proto3" json:"threads,omitempty"`       // that a plugin in Python started; 0: not said
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VitalsReply) Reset() {
+	*x = VitalsReply{}
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VitalsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VitalsReply) ProtoMessage() {}
+
+func (x *VitalsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VitalsReply.ProtoReflect.Descriptor instead.
+func (*VitalsReply) Descriptor() ([]byte, []int) {
+	return file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *VitalsReply) GetGoroutines() uint32 {
+	if x != nil {
+		return x.Goroutines
+	}
+	return 0
+}
+
+func (x *VitalsReply) GetThreads() uint32 {
+	if x != nil {
+		return x.Threads
+	}
+	return 0
+}
+
 var File_dflash_runner_scheduler_v1_scheduler_proto protoreflect.FileDescriptor
 
 const file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\n" +
 	"*dflash_runner/scheduler/v1/scheduler.proto\x12\x1adflash_runner.scheduler.v1\"0\n" +
 	"\vInfoRequest\x12!\n" +
-	"\fapi_versions\x18\x01 \x03(\rR\vapiVersions\"\xba\x01\n" +
+	"\fapi_versions\x18\x01 \x03(\rR\vapiVersions\"\xd2\x01\n" +
 	"\tInfoReply\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12!\n" +
 	"\fapi_versions\x18\x03 \x03(\rR\vapiVersions\x12J\n" +
 	"\fcapabilities\x18\x04 \x03(\x0e2&.dflash_runner.scheduler.v1.CapabilityR\fcapabilities\x12\x10\n" +
-	"\x03ask\x18\x05 \x01(\bR\x03ask\"\x15\n" +
+	"\x03ask\x18\x05 \x01(\bR\x03ask\x12\x16\n" +
+	"\x06vitals\x18\x06 \x01(\bR\x06vitals\"\x15\n" +
 	"\x13ConfigSchemaRequest\"N\n" +
 	"\x11ConfigSchemaReply\x129\n" +
 	"\x06fields\x18\x01 \x03(\v2!.dflash_runner.scheduler.v1.FieldR\x06fields\"\x8f\x02\n" +
@@ -2383,7 +2482,13 @@ const file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\aRefusal\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
-	"\x04hint\x18\x03 \x01(\tR\x04hint*\xa0\x01\n" +
+	"\x04hint\x18\x03 \x01(\tR\x04hint\"\x0f\n" +
+	"\rVitalsRequest\"G\n" +
+	"\vVitalsReply\x12\x1e\n" +
+	"\n" +
+	"goroutines\x18\x01 \x01(\rR\n" +
+	"goroutines\x12\x18\n" +
+	"\athreads\x18\x02 \x01(\rR\athreads*\xa0\x01\n" +
 	"\n" +
 	"Capability\x12\x1a\n" +
 	"\x16CAPABILITY_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -2404,7 +2509,7 @@ const file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x14DECISION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10DECISION_RESTART\x10\x01\x12\x14\n" +
 	"\x10DECISION_REPLACE\x10\x02\x12\x11\n" +
-	"\rDECISION_STOP\x10\x032\xea\x06\n" +
+	"\rDECISION_STOP\x10\x032\xc8\a\n" +
 	"\tScheduler\x12V\n" +
 	"\x04Info\x12'.dflash_runner.scheduler.v1.InfoRequest\x1a%.dflash_runner.scheduler.v1.InfoReply\x12n\n" +
 	"\fConfigSchema\x12/.dflash_runner.scheduler.v1.ConfigSchemaRequest\x1a-.dflash_runner.scheduler.v1.ConfigSchemaReply\x12e\n" +
@@ -2414,7 +2519,8 @@ const file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x06Assign\x12).dflash_runner.scheduler.v1.AssignRequest\x1a'.dflash_runner.scheduler.v1.AssignReply\x12e\n" +
 	"\tOnFailure\x12,.dflash_runner.scheduler.v1.OnFailureRequest\x1a*.dflash_runner.scheduler.v1.OnFailureReply\x12X\n" +
 	"\aObserve\x12!.dflash_runner.scheduler.v1.Event\x1a(.dflash_runner.scheduler.v1.ObserveReply(\x01\x12S\n" +
-	"\x03Ask\x12$.dflash_runner.scheduler.v1.Question\x1a\".dflash_runner.scheduler.v1.Answer(\x010\x01BUZSgithub.com/dflash-runner/dflash-runner/proto/dflash_runner/scheduler/v1;schedulerv1b\x06proto3"
+	"\x03Ask\x12$.dflash_runner.scheduler.v1.Question\x1a\".dflash_runner.scheduler.v1.Answer(\x010\x01\x12\\\n" +
+	"\x06Vitals\x12).dflash_runner.scheduler.v1.VitalsRequest\x1a'.dflash_runner.scheduler.v1.VitalsReplyBUZSgithub.com/dflash-runner/dflash-runner/proto/dflash_runner/scheduler/v1;schedulerv1b\x06proto3"
 
 var (
 	file_dflash_runner_scheduler_v1_scheduler_proto_rawDescOnce sync.Once
@@ -2429,7 +2535,7 @@ func file_dflash_runner_scheduler_v1_scheduler_proto_rawDescGZIP() []byte {
 }
 
 var file_dflash_runner_scheduler_v1_scheduler_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_dflash_runner_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_dflash_runner_scheduler_v1_scheduler_proto_goTypes = []any{
 	(Capability)(0),             // 0: dflash_runner.scheduler.v1.Capability
 	(Type)(0),                   // 1: dflash_runner.scheduler.v1.Type
@@ -2464,6 +2570,8 @@ var file_dflash_runner_scheduler_v1_scheduler_proto_goTypes = []any{
 	(*Question)(nil),            // 30: dflash_runner.scheduler.v1.Question
 	(*Answer)(nil),              // 31: dflash_runner.scheduler.v1.Answer
 	(*Refusal)(nil),             // 32: dflash_runner.scheduler.v1.Refusal
+	(*VitalsRequest)(nil),       // 33: dflash_runner.scheduler.v1.VitalsRequest
+	(*VitalsReply)(nil),         // 34: dflash_runner.scheduler.v1.VitalsReply
 }
 var file_dflash_runner_scheduler_v1_scheduler_proto_depIdxs = []int32{
 	0,  // 0: dflash_runner.scheduler.v1.InfoReply.capabilities:type_name -> dflash_runner.scheduler.v1.Capability
@@ -2500,17 +2608,19 @@ var file_dflash_runner_scheduler_v1_scheduler_proto_depIdxs = []int32{
 	26, // 31: dflash_runner.scheduler.v1.Scheduler.OnFailure:input_type -> dflash_runner.scheduler.v1.OnFailureRequest
 	28, // 32: dflash_runner.scheduler.v1.Scheduler.Observe:input_type -> dflash_runner.scheduler.v1.Event
 	30, // 33: dflash_runner.scheduler.v1.Scheduler.Ask:input_type -> dflash_runner.scheduler.v1.Question
-	4,  // 34: dflash_runner.scheduler.v1.Scheduler.Info:output_type -> dflash_runner.scheduler.v1.InfoReply
-	6,  // 35: dflash_runner.scheduler.v1.Scheduler.ConfigSchema:output_type -> dflash_runner.scheduler.v1.ConfigSchemaReply
-	11, // 36: dflash_runner.scheduler.v1.Scheduler.Configure:output_type -> dflash_runner.scheduler.v1.ConfigureReply
-	17, // 37: dflash_runner.scheduler.v1.Scheduler.Place:output_type -> dflash_runner.scheduler.v1.PlaceReply
-	23, // 38: dflash_runner.scheduler.v1.Scheduler.Arrange:output_type -> dflash_runner.scheduler.v1.ArrangeReply
-	25, // 39: dflash_runner.scheduler.v1.Scheduler.Assign:output_type -> dflash_runner.scheduler.v1.AssignReply
-	27, // 40: dflash_runner.scheduler.v1.Scheduler.OnFailure:output_type -> dflash_runner.scheduler.v1.OnFailureReply
-	29, // 41: dflash_runner.scheduler.v1.Scheduler.Observe:output_type -> dflash_runner.scheduler.v1.ObserveReply
-	31, // 42: dflash_runner.scheduler.v1.Scheduler.Ask:output_type -> dflash_runner.scheduler.v1.Answer
-	34, // [34:43] is the sub-list for method output_type
-	25, // [25:34] is the sub-list for method input_type
+	33, // 34: dflash_runner.scheduler.v1.Scheduler.Vitals:input_type -> dflash_runner.scheduler.v1.VitalsRequest
+	4,  // 35: dflash_runner.scheduler.v1.Scheduler.Info:output_type -> dflash_runner.scheduler.v1.InfoReply
+	6,  // 36: dflash_runner.scheduler.v1.Scheduler.ConfigSchema:output_type -> dflash_runner.scheduler.v1.ConfigSchemaReply
+	11, // 37: dflash_runner.scheduler.v1.Scheduler.Configure:output_type -> dflash_runner.scheduler.v1.ConfigureReply
+	17, // 38: dflash_runner.scheduler.v1.Scheduler.Place:output_type -> dflash_runner.scheduler.v1.PlaceReply
+	23, // 39: dflash_runner.scheduler.v1.Scheduler.Arrange:output_type -> dflash_runner.scheduler.v1.ArrangeReply
+	25, // 40: dflash_runner.scheduler.v1.Scheduler.Assign:output_type -> dflash_runner.scheduler.v1.AssignReply
+	27, // 41: dflash_runner.scheduler.v1.Scheduler.OnFailure:output_type -> dflash_runner.scheduler.v1.OnFailureReply
+	29, // 42: dflash_runner.scheduler.v1.Scheduler.Observe:output_type -> dflash_runner.scheduler.v1.ObserveReply
+	31, // 43: dflash_runner.scheduler.v1.Scheduler.Ask:output_type -> dflash_runner.scheduler.v1.Answer
+	34, // 44: dflash_runner.scheduler.v1.Scheduler.Vitals:output_type -> dflash_runner.scheduler.v1.VitalsReply
+	35, // [35:45] is the sub-list for method output_type
+	25, // [25:35] is the sub-list for method input_type
 	25, // [25:25] is the sub-list for extension type_name
 	25, // [25:25] is the sub-list for extension extendee
 	0,  // [0:25] is the sub-list for field type_name
@@ -2546,7 +2656,7 @@ func file_dflash_runner_scheduler_v1_scheduler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc), len(file_dflash_runner_scheduler_v1_scheduler_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

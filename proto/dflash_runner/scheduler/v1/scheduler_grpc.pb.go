@@ -33,6 +33,7 @@ const (
 	Scheduler_OnFailure_FullMethodName    = "/dflash_runner.scheduler.v1.Scheduler/OnFailure"
 	Scheduler_Observe_FullMethodName      = "/dflash_runner.scheduler.v1.Scheduler/Observe"
 	Scheduler_Ask_FullMethodName          = "/dflash_runner.scheduler.v1.Scheduler/Ask"
+	Scheduler_Vitals_FullMethodName       = "/dflash_runner.scheduler.v1.Scheduler/Vitals"
 )
 
 // SchedulerClient is the client API for Scheduler service.
@@ -62,6 +63,9 @@ type SchedulerClient interface {
 	// A host has a stream for each of the two, and ends one whose answer is late. An
 	// arrangement is asked with columns there, and answered packed.
 	Ask(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Question, Answer], error)
+	// Vitals says what the plugin holds, where Info offers it. It is asked now and
+	// then, beside the questions.
+	Vitals(ctx context.Context, in *VitalsRequest, opts ...grpc.CallOption) (*VitalsReply, error)
 }
 
 type schedulerClient struct {
@@ -168,6 +172,16 @@ func (c *schedulerClient) Ask(ctx context.Context, opts ...grpc.CallOption) (grp
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Scheduler_AskClient = grpc.BidiStreamingClient[Question, Answer]
 
+func (c *schedulerClient) Vitals(ctx context.Context, in *VitalsRequest, opts ...grpc.CallOption) (*VitalsReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(VitalsReply)
+	err := c.cc.Invoke(ctx, Scheduler_Vitals_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SchedulerServer is the server API for Scheduler service.
 // All implementations must embed UnimplementedSchedulerServer
 // for forward compatibility.
@@ -195,6 +209,9 @@ type SchedulerServer interface {
 	// A host has a stream for each of the two, and ends one whose answer is late. An
 	// arrangement is asked with columns there, and answered packed.
 	Ask(grpc.BidiStreamingServer[Question, Answer]) error
+	// Vitals says what the plugin holds, where Info offers it. It is asked now and
+	// then, beside the questions.
+	Vitals(context.Context, *VitalsRequest) (*VitalsReply, error)
 	mustEmbedUnimplementedSchedulerServer()
 }
 
@@ -231,6 +248,9 @@ func (UnimplementedSchedulerServer) Observe(grpc.ClientStreamingServer[Event, Ob
 }
 func (UnimplementedSchedulerServer) Ask(grpc.BidiStreamingServer[Question, Answer]) error {
 	return status.Error(codes.Unimplemented, "method Ask not implemented")
+}
+func (UnimplementedSchedulerServer) Vitals(context.Context, *VitalsRequest) (*VitalsReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Vitals not implemented")
 }
 func (UnimplementedSchedulerServer) mustEmbedUnimplementedSchedulerServer() {}
 func (UnimplementedSchedulerServer) testEmbeddedByValue()                   {}
@@ -393,6 +413,24 @@ func _Scheduler_Ask_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Scheduler_AskServer = grpc.BidiStreamingServer[Question, Answer]
 
+func _Scheduler_Vitals_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VitalsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulerServer).Vitals(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Scheduler_Vitals_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulerServer).Vitals(ctx, req.(*VitalsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Scheduler_ServiceDesc is the grpc.ServiceDesc for Scheduler service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -427,6 +465,10 @@ var Scheduler_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "OnFailure",
 			Handler:    _Scheduler_OnFailure_Handler,
+		},
+		{
+			MethodName: "Vitals",
+			Handler:    _Scheduler_Vitals_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -538,6 +538,7 @@ type Target struct {
 	Directory     string                 `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
 	Dtype         string                 `protobuf:"bytes,2,opt,name=dtype,proto3" json:"dtype,omitempty"`                               // "float32" or "bfloat16"
 	LayerIds      []uint32               `protobuf:"varint,3,rep,packed,name=layer_ids,json=layerIds,proto3" json:"layer_ids,omitempty"` // 0-based, post-block
+	Replay        bool                   `protobuf:"varint,4,opt,name=replay,proto3" json:"replay,omitempty"`                            // rows are recorded on the GPU in warm-up, and replayed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -591,6 +592,13 @@ func (x *Target) GetLayerIds() []uint32 {
 		return x.LayerIds
 	}
 	return nil
+}
+
+func (x *Target) GetReplay() bool {
+	if x != nil {
+		return x.Replay
+	}
+	return false
 }
 
 type Drafter struct {
@@ -1464,11 +1472,12 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\x0ebackward_warps\x18\n" +
 	" \x01(\rR\rbackwardWarps\x12'\n" +
 	"\x0fbackward_stages\x18\v \x01(\rR\x0ebackwardStages\x12\x16\n" +
-	"\x06replay\x18\f \x01(\bR\x06replay\"Y\n" +
+	"\x06replay\x18\f \x01(\bR\x06replay\"q\n" +
 	"\x06Target\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
 	"\x05dtype\x18\x02 \x01(\tR\x05dtype\x12\x1b\n" +
-	"\tlayer_ids\x18\x03 \x03(\rR\blayerIds\"\xf6\x03\n" +
+	"\tlayer_ids\x18\x03 \x03(\rR\blayerIds\x12\x16\n" +
+	"\x06replay\x18\x04 \x01(\bR\x06replay\"\xf6\x03\n" +
 	"\aDrafter\x12\x16\n" +
 	"\x06layers\x18\x01 \x01(\rR\x06layers\x12\x1f\n" +
 	"\vhidden_size\x18\x02 \x01(\rR\n" +

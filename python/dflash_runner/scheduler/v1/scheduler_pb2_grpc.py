@@ -79,6 +79,11 @@ class SchedulerStub(object):
                 request_serializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Question.SerializeToString,
                 response_deserializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Answer.FromString,
                 _registered_method=True)
+        self.Vitals = channel.unary_unary(
+                '/dflash_runner.scheduler.v1.Scheduler/Vitals',
+                request_serializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.VitalsRequest.SerializeToString,
+                response_deserializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.VitalsReply.FromString,
+                _registered_method=True)
 
 
 class SchedulerServicer(object):
@@ -154,6 +159,14 @@ class SchedulerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Vitals(self, request, context):
+        """Vitals says what the plugin holds, where Info offers it. It is asked now and
+        then, beside the questions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -201,6 +214,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.Ask,
                     request_deserializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Question.FromString,
                     response_serializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Answer.SerializeToString,
+            ),
+            'Vitals': grpc.unary_unary_rpc_method_handler(
+                    servicer.Vitals,
+                    request_deserializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.VitalsRequest.FromString,
+                    response_serializer=dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.VitalsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -446,6 +464,33 @@ class Scheduler(object):
             '/dflash_runner.scheduler.v1.Scheduler/Ask',
             dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Question.SerializeToString,
             dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.Answer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Vitals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dflash_runner.scheduler.v1.Scheduler/Vitals',
+            dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.VitalsRequest.SerializeToString,
+            dflash__runner_dot_scheduler_dot_v1_dot_scheduler__pb2.VitalsReply.FromString,
             options,
             channel_credentials,
             insecure,
