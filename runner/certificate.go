@@ -14,4 +14,6 @@ type Certificate struct {
 	PeakBytes          uint64             `json:"peak_bytes"`
 	StepMS             float64            `json:"step_ms"`
 	DenseDifference    float64            `json:"dense_difference"`
+	Precision          string             `json:"precision,omitempty"`    // of matrix products: compute_dtype or fp8
+	FP8Products        uint64             `json:"fp8_products,omitempty"` // of layers and head, in both passes
 }

@@ -12,9 +12,13 @@ import (
 const benchExits = "\n\nExit codes: 0 measured, also where a goal was missed; 2 for a workload that cannot be, or a Python without the\n" +
 	"packages or built without CUDA; 3 without the GPUs that were asked for; 1 for the rest."
 
+// defaultPrecision leaves matrix products to the workload's dtype.
+const defaultPrecision = "compute_dtype"
+
 // benchFlags are those of benches that compute: where, with what, on what.
 type benchFlags struct {
 	interpreter, device, workload string
+	precision                     string
 	gpus, scale                   int
 	sizes                         bench.Sizes
 }
@@ -40,6 +44,7 @@ func (f *benchFlags) shapes(cmd *cobra.Command) {
 	} {
 		o.IntVar(x.into, x.name, 0, x.what+" (default: the workload's)")
 	}
+	o.StringVar(&f.precision, "precision", defaultPrecision, "of matrix products: compute_dtype, or fp8 (see drafter.precision)")
 	o.StringVar(&f.sizes.DType, "dtype", "", "float32 or bfloat16, of compute (default: the workload's)")
 }
 
@@ -60,6 +65,9 @@ func (f *benchFlags) shape(cuda bool) (bench.Shape, error) {
 		return s, err
 	}
 	s = s.With(f.sizes)
+	if f.precision != defaultPrecision {
+		s.Precision = f.precision
+	}
 	return s, s.Check(cuda)
 }
 
@@ -92,7 +100,8 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			"--try adds ways that no worker takes, each an attention (sdpa, efficient, cudnn, math, causal, varlen, flex), a\n" +
 			"fusion (norms, blocks), or both with a plus sign. causal takes the row for one document." + benchExits,
 		Example: "  dflash-runner bench step --profile\n  dflash-runner bench step --device cpu --rows 5 --json\n" +
-			"  dflash-runner bench step --scale 4 --anchors 64\n  dflash-runner bench step --role target --profile --try varlen,varlen+norms",
+			"  dflash-runner bench step --scale 4 --anchors 64\n  dflash-runner bench step --precision fp8\n" +
+			"  dflash-runner bench step --role target --profile --try varlen,varlen+norms",
 		Args: atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if rows < 1 {
@@ -103,6 +112,9 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			}
 			if len(try) > 0 && role != "target" {
 				return usage("bench step: --try: want --role target with it, got %s", role)
+			}
+			if f.precision != defaultPrecision && role == "target" {
+				return usage("bench step: --precision: want %s with --role target, got %q", defaultPrecision, f.precision)
 			}
 			if err := bench.CheckWays(try); err != nil {
 				return err

@@ -49,7 +49,7 @@ func Check(c *workerv1.Certificate, cfg *workerv1.Configuration, device string) 
 		return runner.Certificate{}, refuse("certificate", "one", "none")
 	}
 	for _, check := range []func(*workerv1.Certificate, *workerv1.Configuration, string) error{
-		checkPresent, checkIdentity, checkCalls, checkCompiles, checkMeasured, checkState, checkOracle,
+		checkPresent, checkIdentity, checkCalls, checkProducts, checkCompiles, checkMeasured, checkState, checkOracle,
 	} {
 		if err := check(c, cfg, device); err != nil {
 			return runner.Certificate{}, err
@@ -59,6 +59,7 @@ func Check(c *workerv1.Certificate, cfg *workerv1.Configuration, device string) 
 		Fingerprint: c.Fingerprint, Attention: c.Attention, Buckets: slices.Clone(c.Buckets), Graphs: c.GetGraphs(),
 		Cache: c.Cache, DenseCalls: c.GetDenseCalls(), SecondPassCompiles: c.GetSecondPassCompiles(),
 		Seconds: maps.Clone(c.Seconds), PeakBytes: c.PeakBytes, StepMS: c.StepMs, DenseDifference: c.GetDenseDifference(),
+		Precision: c.Precision, FP8Products: c.GetLinearProducts() + c.GetHeadProducts(),
 	}, nil
 }
 

@@ -20,10 +20,17 @@ func flexed(c *workerv1.Certificate, cfg *workerv1.Configuration) {
 	c.Graphs, c.FirstPassCompiles, c.CacheMisses = proto.Uint32(3), proto.Uint32(4), proto.Uint32(6)
 }
 
+// eighted makes a certificate, and what it is of, one of products in fp8.
+func eighted(c *workerv1.Certificate, cfg *workerv1.Configuration) {
+	cfg.Drafter.Precision, c.Precision = "fp8", "fp8"
+	c.LinearProducts, c.HeadProducts = proto.Uint64(2*9*3*2*2), proto.Uint64(3*2*2*2) // layers, calls, products, buckets, passes; three chunks
+	c.ProductKernels = []string{"_scaled_mm", "linear"}
+}
+
 // falsify names what must be refused: every field, missing and false.
 var falsify = []struct {
 	field  string
-	kind   string // of attention; empty: both
+	kind   string // of attention, or fp8; empty: all
 	change func(*workerv1.Certificate)
 }{
 	{"fingerprint", "", func(c *workerv1.Certificate) { c.Fingerprint = "" }},
@@ -87,6 +94,21 @@ var falsify = []struct {
 	{"environment", "flex", func(c *workerv1.Certificate) { c.Environment["TORCHDYNAMO_DISABLE"] = "1" }},
 	{"attention", "flex", func(c *workerv1.Certificate) { c.Attention = "sdpa" }},
 	{"dense_difference", "flex", func(c *workerv1.Certificate) { c.DenseDifference = proto.Float64(0.06) }},
+	{"precision", "", func(c *workerv1.Certificate) { c.Precision = "fp16" }},
+	{"precision", "flex", func(c *workerv1.Certificate) { c.Precision = "fp8" }},
+	{"precision", "fp8", func(c *workerv1.Certificate) { c.Precision = "compute_dtype" }},
+	{"linear_products", "sdpa", func(c *workerv1.Certificate) { c.LinearProducts = proto.Uint64(216) }},
+	{"linear_products", "fp8", func(c *workerv1.Certificate) { c.LinearProducts = proto.Uint64(0) }},
+	{"linear_products", "fp8", func(c *workerv1.Certificate) { c.LinearProducts = proto.Uint64(213) }}, // one layer's call was another product
+	{"head_products", "sdpa", func(c *workerv1.Certificate) { c.HeadProducts = proto.Uint64(8) }},
+	{"head_products", "fp8", func(c *workerv1.Certificate) { c.HeadProducts = proto.Uint64(0) }},
+	{"head_products", "fp8", func(c *workerv1.Certificate) { c.HeadProducts = proto.Uint64(7) }},
+	{"product_kernels", "flex", func(c *workerv1.Certificate) {
+		c.ProductKernels = []string{"nvjet_qqtst_128x256_128x6_2x1_2cta_v_bz_TNT"}
+	}},
+	{"product_kernels", "fp8", func(c *workerv1.Certificate) {
+		c.ProductKernels = []string{"nvjet_tst_256x128_64x4_1x2_h_bz_coopA_NTT"}
+	}},
 	{"gradients", "", func(c *workerv1.Certificate) { c.Gradients = proto.Bool(!c.GetGradients()) }},
 	{"padded_anchors", "", func(c *workerv1.Certificate) { c.PaddedAnchors = proto.Bool(!c.GetPaddedAnchors()) }},
 }
@@ -95,24 +117,27 @@ var falsify = []struct {
 func certified(role workerv1.Role, kind string) (*workerv1.Certificate, *workerv1.Configuration) {
 	cfg := workertest.Configuration(role, 0, 1)
 	c := workertest.Certificate(cfg, "cpu")
-	if kind == "flex" {
+	switch kind {
+	case "flex":
 		flexed(c, cfg)
+	case "fp8":
+		eighted(c, cfg)
 	}
 	return c, cfg
 }
 
-// subjects are whose certificates there are: nothing of a target is compiled.
+// subjects are whose certificates there are: nothing of a target is compiled, or in fp8.
 var subjects = []struct {
 	role workerv1.Role
 	kind string
-}{{workerv1.Role_ROLE_TARGET, "sdpa"}, {workerv1.Role_ROLE_DRAFTER, "sdpa"}, {workerv1.Role_ROLE_DRAFTER, "flex"}}
+}{{workerv1.Role_ROLE_TARGET, "sdpa"}, {workerv1.Role_ROLE_DRAFTER, "sdpa"}, {workerv1.Role_ROLE_DRAFTER, "flex"}, {workerv1.Role_ROLE_DRAFTER, "fp8"}}
 
 func TestCertificate(t *testing.T) {
 	for _, s := range subjects {
 		good, cfg := certified(s.role, s.kind)
 		kept, err := worker.Check(good, cfg, "cpu")
 		if err != nil || kept.Fingerprint != good.Fingerprint || kept.StepMS != good.StepMs || len(kept.Buckets) != 2 ||
-			kept.Graphs != good.GetGraphs() || kept.DenseDifference != good.GetDenseDifference() {
+			kept.Graphs != good.GetGraphs() || kept.Precision != good.Precision || kept.FP8Products != good.GetLinearProducts()+good.GetHeadProducts() || kept.DenseDifference != good.GetDenseDifference() {
 			t.Fatalf("%+v: %v: %+v", s, err, kept)
 		}
 		for _, f := range falsify {
@@ -129,12 +154,15 @@ func TestCertificate(t *testing.T) {
 }
 
 // TestNoFieldMayBeLeftOut: each of them, of each worker, a zero that would have
-// been right included.
+// been right included. Without fp8 no kernel of a product need be seen.
 func TestNoFieldMayBeLeftOut(t *testing.T) {
 	for _, s := range subjects {
 		good, cfg := certified(s.role, s.kind)
 		fields := good.ProtoReflect().Descriptor().Fields()
 		for i := range fields.Len() {
+			if s.kind != "fp8" && fields.Get(i).Name() == "product_kernels" {
+				continue
+			}
 			bad := proto.Clone(good).(*workerv1.Certificate)
 			bad.ProtoReflect().Clear(fields.Get(i))
 			want := "check certificate: " + string(fields.Get(i).Name())
@@ -190,6 +218,26 @@ func TestCertificateAgainstConfiguration(t *testing.T) {
 	}
 	if _, err := worker.Check(nil, workertest.Configuration(2, 0, 1), "cpu"); err == nil {
 		t.Error("no certificate: accepted")
+	}
+}
+
+// TestFP8IsForDrafters: a target is told the drafter's precision as well, and computes as ever; a drafter that
+// does, although it was asked for fp8, is refused, and the other way round.
+func TestFP8IsForDrafters(t *testing.T) {
+	c, cfg := certified(workerv1.Role_ROLE_TARGET, "sdpa")
+	cfg.Drafter.Precision = "fp8"
+	if kept, err := worker.Check(c, cfg, "cpu"); err != nil || kept.Precision != "compute_dtype" || kept.FP8Products != 0 {
+		t.Errorf("%v: %+v", err, kept)
+	}
+	c, cfg = certified(workerv1.Role_ROLE_DRAFTER, "sdpa")
+	cfg.Drafter.Precision = "fp8"
+	if _, err := worker.Check(c, cfg, "cpu"); err == nil || !strings.Contains(err.Error(), "precision: want fp8, got compute_dtype") {
+		t.Errorf("asked for fp8, computed without: %v", err)
+	}
+	c, cfg = certified(workerv1.Role_ROLE_DRAFTER, "fp8")
+	cfg.Drafter.Precision = ""
+	if _, err := worker.Check(c, cfg, "cpu"); err == nil || !strings.Contains(err.Error(), "precision: want compute_dtype, got fp8") {
+		t.Errorf("fp8 that nobody asked for: %v", err)
 	}
 }
 

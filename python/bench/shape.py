@@ -28,12 +28,15 @@ class Shape:
     kv_heads: int
     head_dim: int
     dtype: str  # float32 or bfloat16; of compute
+    precision: str = ""  # of matrix products: fp8, or none: dtype
 
     @classmethod
     def told(cls, asked: dict[str, Any]) -> Shape:
         """The shape of a question's JSON, in which S and N have their letters."""
         names = {"tokens": "S", "anchors": "N"}
-        return cls(**{name: asked[names.get(name, name)] for name in cls.__dataclass_fields__})
+        own = [name for name in cls.__dataclass_fields__ if name != "precision"]
+        told = {name: asked[names.get(name, name)] for name in own}
+        return cls(**told, precision=asked.get("precision", ""))
 
     @property
     def layer_ids(self) -> tuple[int, ...]:

@@ -182,6 +182,9 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
         "cache": certificate.cache,
         "seconds": dict(certificate.seconds),
         "kernels": list(certificate.kernels),
+        "precision": certificate.precision,
+        "fp8_products": certificate.linear_products + certificate.head_products,
+        "product_kernels": list(certificate.product_kernels),
         "profile": profiled,
     }
 

@@ -55,6 +55,7 @@ def message(shape: Shape, directory: Path, *, device: str, threads: int) -> work
             mask_token_id=shape.mask_token_id,
             target_layers=TARGET_LAYERS,
             max_position_embeddings=40_960,
+            precision=shape.precision,
         ),
         training=worker_pb2.Training(
             buckets=[shape.tokens],

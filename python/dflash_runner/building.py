@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dflash_runner.attention import Attention, Dense
-from dflash_runner.config import Configuration, DrafterSettings, TargetSettings
+from dflash_runner.config import FP8, Configuration, DrafterSettings, TargetSettings
+from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.head import FrozenHead
 from dflash_runner.model import Drafter, DrafterConfig
 from dflash_runner.operations import PLAIN, Operations
+
+if TYPE_CHECKING:
+    from dflash_runner.compiled import Backend
+    from dflash_runner.products import Products
+
+_FP8_CAPABILITY = (8, 9)
 
 
 def drafter_config(drafter: DrafterSettings | Any, target: TargetSettings | Any) -> DrafterConfig:
@@ -56,6 +63,37 @@ def operations(configuration: Configuration) -> Operations:
     from dflash_runner.kernels import kernels
 
     return kernels()
+
+
+def products(
+    configuration: Configuration,
+    drafter: Drafter,
+    *,
+    frozen: FrozenHead,
+    by: Operations,
+    backend: Backend | None = None,
+) -> Products | None:
+    """The products of `drafter.precision: fp8`, compiled where the attention is; None where the drafter's
+    dtype computes them.
+
+    Raises:
+        WorkerError: invalid, for a GPU that has no such products.
+    """
+    if configuration.drafter.precision != FP8:
+        return None
+    from dflash_runner.products import Products
+
+    device = torch.device(configuration.device)
+    if device.type == "cuda" and (has := torch.cuda.get_device_capability(device)) < _FP8_CAPABILITY:
+        want, got = (".".join(map(str, version)) for version in (_FP8_CAPABILITY, has))
+        raise WorkerError(
+            Kind.INVALID,
+            f"build drafter: drafter.precision: want compute capability {want} or more for fp8, got {got}",
+            hint="leave drafter.precision at compute_dtype",
+        )
+    if backend is None and configuration.attention != "sdpa":
+        backend = "inductor"
+    return Products(drafter, frozen, by=by, backend=backend)
 
 
 def initial(config: DrafterConfig, configuration: Configuration) -> Drafter:

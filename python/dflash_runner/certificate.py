@@ -48,3 +48,7 @@ class Certificate:
     environment: Mapping[str, str]
     gradients: bool
     padded_anchors: bool
+    precision: str  # compute_dtype or fp8
+    linear_products: int  # in fp8
+    head_products: int  # in fp8
+    product_kernels: tuple[str, ...]

@@ -15,6 +15,9 @@ MIN_BUCKET = 8  # tokens: room for two documents and padding in warm-up
 DEVICES = ("cpu", "cuda:0")
 FLEX_BACKENDS = ("triton",)
 MIN_FLEX_HEAD_DIM = 16  # elements: the least that the kernels' matrix products take
+FP8 = "fp8"
+PRECISIONS = ("compute_dtype", FP8)
+FP8_MULTIPLE = 16  # elements: what the sizes of products in fp8 are multiples of
 _SEED_LIMIT = 1 << 63  # torch takes a signed seed
 
 
@@ -53,6 +56,7 @@ class DrafterSettings:
     target_layers: int
     init_from: str
     max_position_embeddings: int
+    precision: str = "compute_dtype"  # of the products of its layers and head; see `products`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,6 +155,7 @@ def from_message(message: Any) -> Configuration:
     )
     _check_ranks(configuration)
     _check_attention(configuration)
+    _check_precision(configuration)
     if configuration.target.replay and device == "cpu":
         raise ValueError("target.replay: want false on device cpu, where nothing is recorded, got true")
     return configuration
@@ -189,6 +194,31 @@ def _check_attention(configuration: Configuration) -> None:
     if c.drafter.head_dim < MIN_FLEX_HEAD_DIM:
         want = f"at least {MIN_FLEX_HEAD_DIM} with attention flex"
         raise ValueError(f"drafter.head_dim: want {want}, got {c.drafter.head_dim}")
+
+
+def _check_precision(configuration: Configuration) -> None:
+    """Products in fp8: every size a multiple of what a GPU's kernels take, on a CPU too, so that what runs
+    there runs on a GPU. The vocabulary may be any: the head is filled up."""
+    c, d, t = configuration, configuration.drafter, configuration.training
+    if d.precision != FP8 or c.role is Role.TARGET:
+        return
+    if c.attention == "sdpa" and c.device != "cpu":
+        raise ValueError(
+            f"drafter.precision: want {PRECISIONS[0]} with attention sdpa on a GPU, as nothing is compiled, "
+            f"got {FP8!r}"
+        )
+    sizes = {
+        "drafter.hidden_size": ("", d.hidden_size),
+        "drafter.intermediate_size": ("", d.intermediate_size),
+        "drafter.heads": (" of heads x head_dim", d.heads * d.head_dim),
+        "drafter.kv_heads": (" of kv_heads x head_dim", d.kv_heads * d.head_dim),
+        "training.anchors": (" of anchors x drafter.block_size", t.anchors * d.block_size),
+        **{f"training.buckets[{n}]": ("", bucket) for n, bucket in enumerate(t.buckets)},
+    }
+    for path, (what, size) in sizes.items():
+        if size % FP8_MULTIPLE:
+            want = f"a multiple of {FP8_MULTIPLE}{what} with drafter.precision fp8"
+            raise ValueError(f"{path}: want {want}, got {size}")
 
 
 def _target(message: Any, target_layers: int) -> TargetSettings:
@@ -234,6 +264,7 @@ def _drafter(message: Any) -> DrafterSettings:
         block_size=message.block_size,
         mask_token_id=message.mask_token_id,
         init_from=message.init_from,
+        precision=_choice("drafter.precision", message.precision or PRECISIONS[0], PRECISIONS),
     )
 
 

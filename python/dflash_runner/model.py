@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -133,18 +134,25 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(width, eps=config.rms_norm_eps)
         self.k_norm = RMSNorm(width, eps=config.rms_norm_eps)
 
-    def query(self, x_BQD: Tensor, *, rotary: Rotary, by: Operations) -> Tensor:
-        """query_BHQE of the noise."""
+    def query(self, operand: Any, *, rotary: Rotary, by: Operations) -> Tensor:
+        """query_BHQE of the noise, which comes as `by.operand` gives it."""
         weight_E, eps = self.q_norm.weight, self.q_norm.eps
-        query_BQHE = by.heads(self.q_proj(x_BQD), weight_E, rotary.cos_B1SE, rotary.sin_B1SE, eps)
+        projected = by.linear(self.q_proj, operand)
+        query_BQHE = by.heads(projected, weight_E, rotary.cos_B1SE, rotary.sin_B1SE, eps)
         return query_BQHE.transpose(1, 2)
 
     def key_value(
-        self, x_BSD: Tensor, *, rotary: Rotary, heads: Callable[..., Tensor]
+        self,
+        operand: Any,
+        *,
+        rotary: Rotary,
+        heads: Callable[..., Tensor],
+        linear: Callable[[nn.Linear, Any], Tensor],
     ) -> tuple[Tensor, Tensor]:
         """(key_BGSE, value_BGSE) of context or noise: k_norm is per token, so it commutes with joining."""
-        key = self.k_proj(x_BSD), self.k_norm.weight, rotary.cos_B1SE, rotary.sin_B1SE, self.k_norm.eps
-        value_BSGE = self.v_proj(x_BSD).unflatten(-1, (-1, self.head_dim))
+        projected, norm = linear(self.k_proj, operand), self.k_norm
+        key = projected, norm.weight, rotary.cos_B1SE, rotary.sin_B1SE, norm.eps
+        value_BSGE = linear(self.v_proj, operand).unflatten(-1, (-1, self.head_dim))
         return heads(*key).transpose(1, 2), value_BSGE.transpose(1, 2)
 
     def forward(
@@ -157,10 +165,11 @@ class Attention(nn.Module):
         by: Operations,
     ) -> Tensor:
         """The attention's output for the noise, [B,Q,D]."""
-        query = self.query(x_BQD, rotary=rotary, by=by)
-        key, value = self.key_value(x_BQD, rotary=rotary, heads=by.heads)
+        operand = by.operand(x_BQD)
+        query = self.query(operand, rotary=rotary, by=by)
+        key, value = self.key_value(operand, rotary=rotary, heads=by.heads, linear=by.linear)
         key, value = _joined(context[0], key), _joined(context[1], value)
-        return self.o_proj(attend(query, key, value).transpose(1, 2).flatten(2))
+        return by.linear(self.o_proj, by.operand(attend(query, key, value).transpose(1, 2).flatten(2)))
 
 
 def _joined(context_BGSE: Tensor, noise_BGQE: Tensor) -> Tensor:
@@ -179,7 +188,9 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, *, by: Operations) -> Tensor:
         """down(silu(gate(x)) * up(x))."""
-        return self.down_proj(by.gate(self.gate_proj(x), self.up_proj(x)))
+        operand = by.operand(x)
+        gated = by.gate(by.linear(self.gate_proj, operand), by.linear(self.up_proj, operand))
+        return by.linear(self.down_proj, by.operand(gated))
 
 
 class Layer(nn.Module):
@@ -269,8 +280,11 @@ class Drafter(nn.Module):
         """
         norm = self.hidden_norm
         feature_BSD = by.context_norm(self.fc(hidden_BSC), norm.weight, norm.eps)
-        heads = by.context_heads
-        return [layer.self_attn.key_value(feature_BSD, rotary=rotary, heads=heads) for layer in self.layers]
+        operand, heads, linear = by.context_operand(feature_BSD), by.context_heads, by.context_linear
+        return [
+            layer.self_attn.key_value(operand, rotary=rotary, heads=heads, linear=linear)
+            for layer in self.layers
+        ]
 
     def draft(
         self,

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -52,6 +53,16 @@ def heads(x_BSM: Tensor, weight_E: Tensor, cos_B1SE: Tensor, sin_B1SE: Tensor, e
     """
     normed_BSHE = norm(x_BSM.unflatten(-1, (-1, weight_E.shape[0])), weight_E, eps)
     return turn(normed_BSHE, cos=cos_B1SE.transpose(1, 2), sin=sin_B1SE.transpose(1, 2))
+
+
+def operand(x: Tensor) -> Tensor:
+    """What layers multiply: itself."""
+    return x
+
+
+def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """x times the layer's weight."""
+    return layer(x)
 
 
 Score = tuple[Tensor, Tensor, Tensor | None]
@@ -113,6 +124,10 @@ class Operations:
     context_norm: Callable[..., Tensor]
     context_heads: Callable[..., Tensor]
     score: Callable[..., Score]
+    operand: Callable[[Tensor], Any] = operand  # made once for all layers that multiply the same
+    linear: Callable[[nn.Linear, Any], Tensor] = linear
+    context_operand: Callable[[Tensor], Any] = operand
+    context_linear: Callable[[nn.Linear, Any], Tensor] = linear
     score_bytes: int  # most bytes of one chunk's logits, as `score` holds them
     logit_bytes: int  # of one of them there
 

@@ -59,6 +59,7 @@ class Optimiser:
             else OnePass(config, backend=backend, device=first.device)
         )
         self.steps = 0  # how often the optimiser was applied
+        self.changes = 0  # how often the parameters took other values: applied, or loaded
 
         def flat(dtype: torch.dtype = torch.float32, *, more: int = 0) -> Tensor:
             return torch.zeros(self._layout.total + more, dtype=dtype, device=first.device)
@@ -221,6 +222,7 @@ class Optimiser:
         layout, decay = self._layout, self._config.weight_decay
         bounds = ((0, layout.decayed, decay), (layout.decayed, layout.total, 0.0))
         self._update.apply([self._stretch(*bound) for bound in bounds], lr=lr, count=self.steps)
+        self.changes += 1
 
     def _whole_P(self) -> Tensor:
         """The gradient without the weight."""
@@ -283,3 +285,4 @@ class Optimiser:
         self.steps = steps
         self._round()
         self.clear()
+        self.changes += 1

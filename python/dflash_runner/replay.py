@@ -17,7 +17,6 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from dflash_runner.attention import AttentionCounter
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.preparation import Prepared
 
@@ -28,6 +27,12 @@ T = TypeVar("T")
 
 Step = Callable[[Prepared, bool], Figures]
 """Forward and backward of a row; true: its gradients are the step's first, written and not added."""
+
+
+class Counter(Protocol):
+    """Counts calls that a certificate states; a replay makes none of them, and is counted all the same."""
+
+    calls: int
 
 
 class Recorder(Protocol):
@@ -69,23 +74,23 @@ class _Recording:
     row: Prepared  # what the recorded kernels read
     replay: dict[bool, Callable[[], None]]  # by whether it is the step's first row
     figures: dict[bool, Figures]
-    attention_calls: int  # of one replay
+    calls: tuple[int, ...]  # of one replay, by counter
 
 
 class Replays:
     """The recordings of a trainer, one a bucket; used on the thread that made it alone."""
 
     def __init__(
-        self, recorder: Recorder, *, checks: Sequence[Callable[[], None]], counter: AttentionCounter
+        self, recorder: Recorder, *, checks: Sequence[Callable[[], None]], counters: Sequence[Counter]
     ) -> None:
         """Nothing is recorded yet.
 
         Args:
             recorder: of the device.
             checks: of every compiled function that is recorded: they raise once it has refused a call.
-            counter: of the attention, which counts replayed calls as well.
+            counters: of attention and products, which count replayed calls as well.
         """
-        self._recorder, self._checks, self._counter = recorder, tuple(checks), counter
+        self._recorder, self._checks, self._counters = recorder, tuple(checks), tuple(counters)
         self._recordings: dict[int, _Recording] = {}
         self._thread = threading.get_ident()
 
@@ -109,15 +114,17 @@ class Replays:
             WorkerError: fatal, on another thread or where a compiled function refused a call.
         """
         self._check()
-        row, before = like.copy(), self._counter.calls
+        row, before = like.copy(), [counter.calls for counter in self._counters]
         made = {first: self._recorder.record(lambda first=first: step(row, first)) for first in (True, False)}
-        calls = (self._counter.calls - before) // len(made)
-        self._counter.calls = before  # recorded, not run
+        calls = []
+        for counter, was in zip(self._counters, before, strict=True):
+            calls.append((counter.calls - was) // len(made))
+            counter.calls = was  # recorded, not run
         self._recordings[len(row.hidden_SC)] = _Recording(
             row=row,
             replay={first: replay for first, (replay, _) in made.items()},
             figures={first: figures for first, (_, figures) in made.items()},
-            attention_calls=calls,
+            calls=tuple(calls),
         )
 
     def run(self, row: Prepared, *, first: bool) -> Figures:
@@ -135,7 +142,8 @@ class Replays:
         recording = self._recordings[len(row.hidden_SC)]
         recording.row.overwrite(row)
         recording.replay[first]()
-        self._counter.calls += recording.attention_calls
+        for counter, calls in zip(self._counters, recording.calls, strict=True):
+            counter.calls += calls
         numerator, denominator = recording.figures[first]
         return numerator.clone(), denominator.clone()
 

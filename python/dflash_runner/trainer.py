@@ -19,7 +19,7 @@ from torch import Tensor
 from dflash_runner import building, devices, head, image, loss
 from dflash_runner.attention import Attention, Over
 from dflash_runner.communicator import Communicator
-from dflash_runner.compiled import Compiled
+from dflash_runner.compiled import Backend, Compiled
 from dflash_runner.config import Configuration
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frames import Piece
@@ -27,7 +27,7 @@ from dflash_runner.model import Drafter
 from dflash_runner.operations import PLAIN, Operations
 from dflash_runner.optim import AdamWConfig, Optimiser
 from dflash_runner.preparation import Preparation, Prepared
-from dflash_runner.replay import CudaRecorder, Recorder, Replays
+from dflash_runner.replay import Counter, CudaRecorder, Recorder, Replays
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _PARTS = ("master.", "exp_avg.", "exp_avg_sq.")
@@ -67,6 +67,7 @@ class Trainer:
         attention: Attention | None = None,
         operations: Operations | None = None,
         recorder: Recorder | None = None,
+        backend: Backend | None = None,
     ) -> None:
         """Build the model from the seed or an exported drafter, its optimiser and the frozen head.
 
@@ -75,6 +76,8 @@ class Trainer:
             attention: another than the configured one, in tests.
             operations: others than those that go with the configured attention, likewise.
             recorder: of micro-steps, another than the configured one, likewise.
+            backend: of the compiler of products in fp8, another than the one that goes with the configured
+                attention, likewise.
 
         Raises:
             WorkerError: the target's or the exported drafter's directory does not fit.
@@ -90,6 +93,11 @@ class Trainer:
         drafter = building.initial(self.config, configuration)
         exact = {name: p.detach() for name, p in drafter.named_parameters()}  # those drawn, on the host
         self._drafter = drafter.to(device=self.device, dtype=self.dtype)
+        self.products = building.products(
+            configuration, self._drafter, frozen=self._head, by=self.operations, backend=backend
+        )
+        if self.products is not None:
+            self.operations = self.products.operations
         self.optimiser = Optimiser(
             self._drafter,
             config=AdamWConfig(
@@ -126,7 +134,11 @@ class Trainer:
             return None
         compiled = (getattr(self.operations, field.name) for field in dataclasses.fields(self.operations))
         checks = [operation.check for operation in compiled if isinstance(operation, Compiled)]
-        return Replays(recorder, checks=[self.attention.check, *checks], counter=self.attention.counter)
+        counters: list[Counter] = [self.attention.counter]
+        if self.products is not None:
+            checks += self.products.checks
+            counters += [self.products.linears, self.products.heads]
+        return Replays(recorder, checks=[self.attention.check, *checks], counters=counters)
 
     def _update_backend(self, configuration: Configuration) -> str | None:
         """The compiler of the optimiser's step: of drafters that compile anyway, on a GPU."""
@@ -187,6 +199,7 @@ class Trainer:
         Compile: S and N are static.
         """
         prepared.wait()
+        self._follow()
         summed = communicator is not None and not self._alone  # while the backward goes on: not recorded
         if self._replays is not None and self._replays.holds(prepared) and not (summed or poison):
             first = self.optimiser.begins()
@@ -200,6 +213,7 @@ class Trainer:
     def micro_step_unrecorded(self, prepared: Prepared, *, row: int) -> None:
         """`micro_step` as the step's last one is done where peers sum in it, but for the sum: in warm-up."""
         prepared.wait()
+        self._follow()
         self._losses.append((row, *self._computed(prepared)))
 
     def _computed(
@@ -252,6 +266,7 @@ class Trainer:
         if self._replays is None or self._losses:
             raise AssertionError("record micro-step: want a trainer that records, and no open step")
         prepared.wait()
+        self._follow()  # outside of the recording, which reads what this writes
         try:
             self._replays.record(prepared, self._step)
         except torch.OutOfMemoryError as err:
@@ -296,6 +311,12 @@ class Trainer:
         """Apply the reduced gradient and close the step; on a device that is queued."""
         self.optimiser.step(lr=lr)
         self.drop()
+        self._follow()
+
+    def _follow(self) -> None:
+        """Round the weights for products in fp8, where an update or a load changed them: once a step."""
+        if self.products is not None:
+            self.products.follow(self.optimiser.changes)
 
     def settle(self) -> None:
         """Wait until the device has done all that was queued on it.

@@ -64,6 +64,13 @@ class Subject(Protocol):
     def held_bytes(self) -> int:
         """Of the device, by what was recorded: beside the most that a pass takes."""
 
+    @property
+    def precision(self) -> str:
+        """Of the products of layers and head: one of `config.PRECISIONS`."""
+
+    def products(self) -> tuple[int, int]:
+        """How many products of layers and of the head ran in fp8 so far."""
+
     def calls(self, *, named: bool) -> Calls:
         """Counts this subject's attention while open; with `named`, records what ran as well."""
 
@@ -109,6 +116,7 @@ class _Pass:
 
     ran: tuple[Ran, ...]
     compiles: int
+    products: tuple[int, int]  # in fp8, of layers and of the head
     step_ms: float  # of the longest bucket
 
 
@@ -203,6 +211,10 @@ def warm_up(
         },
         gradients=all(one.gradients for one in ran),
         padded_anchors=all(one.padded_anchors for one in ran),
+        precision=subject.precision,
+        linear_products=first.products[0] + second.products[0],
+        head_products=first.products[1] + second.products[1],
+        product_kernels=named.products,
     )
 
 
@@ -238,14 +250,16 @@ def _run_pass(
     phase: str,
 ) -> _Pass:
     """One run of every bucket, in order."""
-    compiles = watch.compiles
+    compiles, products = watch.compiles, subject.products()
     buckets = configuration.training.buckets
     ran = []
     for done, bucket in enumerate(buckets):
         progress(Progress(phase=phase, bucket=bucket, done=done, total=len(buckets)))
         ran.append(subject.run(bucket))
     progress(Progress(phase=phase, bucket=buckets[-1], done=len(buckets), total=len(buckets)))
-    return _Pass(ran=tuple(ran), compiles=watch.compiles - compiles, step_ms=ran[-1].step_ms)
+    linears, heads = (now - then for now, then in zip(subject.products(), products, strict=True))
+    compiles = watch.compiles - compiles
+    return _Pass(ran=tuple(ran), compiles=compiles, products=(linears, heads), step_ms=ran[-1].step_ms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from dflash_runner import devices, oracle
 from dflash_runner.attention import Rule
 from dflash_runner.communicator import Communicator
-from dflash_runner.config import Configuration
+from dflash_runner.config import FP8, PRECISIONS, Configuration
 from dflash_runner.fold import fold
 from dflash_runner.frames import Piece
 from dflash_runner.trainer import DTYPES, Trainer
@@ -106,6 +106,16 @@ class DrafterSubject:
         """Of the recordings, where peers make a drafter compute without them as well."""
         return self._trainer.recorded_bytes if self._configuration.world_size > 1 else 0
 
+    @property
+    def precision(self) -> str:
+        """Of the trainer's products, as it was built."""
+        return PRECISIONS[0] if self._trainer.products is None else FP8
+
+    def products(self) -> tuple[int, int]:
+        """Those in fp8, of layers and of the head."""
+        made = self._trainer.products
+        return (0, 0) if made is None else (made.linears.calls, made.heads.calls)
+
     def calls(self, *, named: bool) -> Calls:
         """Counts the trainer's attention."""
         counter = self._trainer.attention.counter
@@ -181,6 +191,7 @@ class DrafterSubject:
         config = self._trainer.config
         names = ("layers", "hidden_size", "intermediate_size", "heads", "kv_heads", "head_dim", "vocab_size")
         shape = {name: getattr(config, name) for name in names}
+        shape |= {} if self._trainer.products is None else {"precision": FP8}
         return {**shape, "block_size": config.block_size, "captured": list(config.target_layer_ids)}
 
     def _contents(self) -> list[list[int]]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dflash_runner import devices
-from dflash_runner.config import Configuration
+from dflash_runner.config import PRECISIONS, Configuration
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frozen import FrozenTarget
 from dflash_runner.packing import Packed
@@ -80,6 +80,12 @@ class TargetSubject:
     def held_bytes(self) -> int:
         """Of the recordings: evaluation computes without them."""
         return 0 if self._recorded is None else self._recorded.held_bytes
+
+    precision = PRECISIONS[0]
+
+    def products(self) -> tuple[int, int]:
+        """None in fp8."""
+        return 0, 0
 
     def calls(self, *, named: bool) -> Calls:  # noqa: ARG002 it costs nothing here
         """Counts calls of torch's own attention, which the model makes, and those that are replayed."""

@@ -27,6 +27,10 @@ from dflash_runner.errors import Kind, WorkerError
 _FLEX = "torch._higher_order_ops.flex_attention"
 _COMPILER = "torch._dynamo"  # nothing compiles before it is imported, which takes seconds
 
+_FUNCTIONS = ("linear", "_scaled_mm")  # of torch, that a drafter's layers and head are multiplied by
+_PRODUCTS = ("gemm", "nvjet", "cutlass", "xmma", "splitk", "wgmma", "aten::mm", "aten::_scaled_mm")
+_NAME_LENGTH = 120  # characters of a product's name that are kept: templates are endless
+
 
 class Watch:
     """Counts compiles and dense calls of this process from now on; `seal` makes them errors.
@@ -126,6 +130,10 @@ class Calls(Protocol):
     def kernels(self) -> tuple[str, ...]:
         """Names of what ran, sorted."""
 
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Names of what multiplied matrices, sorted; none where nothing was named."""
+
 
 class CompiledCalls:
     """Counts the calls of a compiled attention while it is open, and names the kernels that ran.
@@ -144,6 +152,7 @@ class CompiledCalls:
         """
         self.total = 0
         self.kernels: tuple[str, ...] = ()
+        self.products: tuple[str, ...] = ()
         self._counter = counter
         activity = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
         self._profile = profile(activities=[activity], acc_events=True) if named else None
@@ -164,6 +173,13 @@ class CompiledCalls:
             self._profile.__exit__(kind, error, trace)
             names = {event.key for event in self._profile.key_averages()}
             self.kernels = tuple(sorted(name for name in names if "flex_attention" in name))
+            self.products = tuple(sorted({name[:_NAME_LENGTH] for name in names if _multiplies(name)}))
+
+
+def _multiplies(name: str) -> bool:
+    """Whether a kernel's or an operator's name says that it multiplies matrices."""
+    small = name.lower()
+    return "flex_attention" not in small and any(mark in small for mark in _PRODUCTS)
 
 
 class AttentionCalls(TorchFunctionMode):
@@ -173,6 +189,7 @@ class AttentionCalls(TorchFunctionMode):
         """Count from nothing."""
         super().__init__()
         self.calls: Counter[str] = Counter()
+        self._products: set[str] = set()
 
     @property
     def total(self) -> int:
@@ -184,12 +201,19 @@ class AttentionCalls(TorchFunctionMode):
         """Names of what was called, sorted."""
         return tuple(sorted(self.calls))
 
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Names of the products that were called, sorted."""
+        return tuple(sorted(self._products))
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Let everything through, counted where it is attention."""
         if func is F.scaled_dot_product_attention or getattr(func, "__name__", "") == "flex_attention":
             self.calls[func.__name__] += 1
+        if getattr(func, "__name__", "") in _FUNCTIONS:
+            self._products.add(func.__name__)
         return func(*args, **(kwargs or {}))
 
 

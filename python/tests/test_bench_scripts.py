@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frozen import FrozenTarget
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
+import curves
 import deaths
 import row_ways
 import told
@@ -165,3 +167,66 @@ def test_what_the_death_of_all_drafters_cost():
     found = deaths.after_death(told_of, struck)
     assert (found["settled"] - found["ready"], found["steps_again"]) == (0.75, 2)
     assert found["died"] - struck["at"] == 0.5
+
+
+def test_a_workload_in_fp8_is_told_so(tmp_path):
+    shape = workload.Shape.told({**W, "precision": "fp8"})
+    told_ = workload.message(shape, tmp_path, device="cuda:0", threads=1)
+    assert config.from_message(told_).drafter.precision == "fp8"
+    plain = workload.message(workload.Shape.told(W), tmp_path, device="cuda:0", threads=1)
+    assert not plain.drafter.precision  # unsaid, so that caches and manifests are as ever
+
+
+def a_run(directory, *, loss, seed, precision):
+    """What a run of some steps left behind."""
+    directory.mkdir()
+    decided = [(step, loss / step) for step in range(1, 6)]
+    events = [{"event": "step decided", "step": step, "figures": {"loss": found}} for step, found in decided]
+    events.insert(1, {"event": "step decided", "step": 2, "figures": {"loss": 99.0}})  # undone by a restore
+    events.append({"event": "worker ready", "worker": "drafter/0"})
+    (directory / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    certificate = {"precision": precision, "fp8_products": 7 if precision == "fp8" else 0}
+    summary = {
+        **{"heldout_loss": loss, "acceptance_before": 1.0, "acceptance_after": 4 - loss, "lossless": True},
+        **{"acceptance_nonlooping": 3.0, "exit": 0, "steps": 5},
+        "workers": [
+            {"role": "target", "certificate": {"precision": "compute_dtype"}},
+            {"role": "drafter", "certificate": certificate},
+        ],
+        "stages": [{"name": "train", "seconds": 2.5}],
+    }
+    (directory / "summary.json").write_text(json.dumps(summary))
+    return {"seed": seed, "precision": precision, **curves.told(directory)}
+
+
+def test_curves_of_two_precisions_are_compared_seed_by_seed(tmp_path):
+    made = [
+        ("compute_dtype", 1, 2.0),
+        ("fp8", 1, 2.5),
+        ("compute_dtype", 2, 1.0),
+        ("fp8", 2, 0.9),
+        ("fp8", 3, 9.0),
+    ]
+    runs = [a_run(tmp_path / f"{p}{s}", loss=x, seed=s, precision=p) for p, s, x in made]
+    assert (runs[1]["certified"], runs[1]["fp8_products"], runs[1]["train_s"]) == ("fp8", 7, 2.5)
+    assert runs[0]["losses"] == [[1, 2.0], [2, 1.0], [3, 0.66667], [4, 0.5], [5, 0.4]]
+    found = curves.compared(runs)
+    assert found["seeds"] == [1, 2]  # the third has no partner
+    assert found["heldout_loss"]["by_seed"] == [0.5, -0.1]
+    assert found["heldout_loss"]["fp8_more"] == pytest.approx(0.2)
+    assert found["acceptance_after"]["by_seed"] == [-0.5, 0.1]
+    assert found["last_loss"]["compute_dtype"] == pytest.approx(0.3)
+    assert found["heldout_loss"]["spread_of_seeds"] == pytest.approx(0.70711)
+    assert curves.compared(runs[:1])["heldout_loss"] is None
+
+
+def test_a_curve_is_of_stretches():
+    told_ = curves.curve([float(n) for n in range(50)], points=20)
+    assert (len(told_), told_[0], told_[-1]) == (17, [3, 1.0], [50, 48.5])
+    assert curves.curve([1.0, math.nan, 3.0], points=3)[1] == [2, None]
+    assert curves.curve([]) == []
+
+
+def test_curves_of_a_run_without_a_summary(tmp_path):
+    with pytest.raises(RuntimeError, match="want the summary of a run that ended, got none"):
+        curves.told(tmp_path)

@@ -20,9 +20,9 @@ LAYERS = (
     ("replay", "building"),
     ("preparation",),
     ("decode", "serving", "loss", "packing", "pretrained", "image", "export", "nccl"),
-    ("optim", "flex", "kernels", "data_writer", "tokenizer", "arenas"),
+    ("optim", "flex", "kernels", "products", "data_writer", "tokenizer", "arenas"),
     ("reduction", "update"),
-    ("communicator", "compiled", "flat"),
+    ("communicator", "compiled", "flat", "fp8"),
     (
         "anchors",
         "model",

@@ -107,6 +107,8 @@ type SummaryCertificate struct {
 	Seconds            float64  `json:"seconds"` // in all
 	Cache              string   `json:"cache"`   // cold, warm or none
 	PeakBytes          uint64   `json:"peak_bytes"`
+	Precision          string   `json:"precision,omitempty"`    // of matrix products: compute_dtype or fp8
+	FP8Products        uint64   `json:"fp8_products,omitempty"` // of the warm-up
 }
 
 // SummaryGate is who went through the gate, in order.
@@ -131,5 +133,5 @@ func Summarise(c *runner.Certificate) *SummaryCertificate {
 	}
 	return &SummaryCertificate{Attention: c.Attention, Buckets: c.Buckets, Graphs: c.Graphs,
 		DenseCalls: c.DenseCalls, SecondPassCompiles: c.SecondPassCompiles, Seconds: c.Seconds["total"],
-		Cache: c.Cache, PeakBytes: c.PeakBytes}
+		Cache: c.Cache, PeakBytes: c.PeakBytes, Precision: c.Precision, FP8Products: c.FP8Products}
 }

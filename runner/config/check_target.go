@@ -36,6 +36,7 @@ func (k *checker) sizes(m Model) {
 	if b := k.Training.Buckets; len(b) > 0 && m.MaxPositions > 0 && b[len(b)-1] > m.MaxPositions {
 		k.add("training.buckets", "", "want at most the target's %d positions, got %d", m.MaxPositions, b[len(b)-1])
 	}
+	k.precision(m)
 	heads, kv := k.Drafter.Heads, k.Drafter.KVHeads
 	if heads == 0 {
 		heads = m.Heads

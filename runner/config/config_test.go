@@ -149,6 +149,15 @@ func TestProblems(t *testing.T) {
 		{"flex on a CPU", valid, []string{"drafter.attention=flex"}, []string{"drafter.attention: want sdpa on device cpu, got flex"}},
 		{"flex in float32", valid, []string{"workers.device=cuda", "drafter.attention=flex"}, []string{"training.compute_dtype: want bfloat16 with drafter.attention flex, got float32"}},
 		{"flex with small heads", valid, []string{"workers.device=cuda", "drafter.attention=flex", "training.compute_dtype=bfloat16", "drafter.head_dim=8"}, []string{"drafter.head_dim: want at least 16 with drafter.attention flex, got 8"}},
+		{"unknown precision", valid, []string{"drafter.precision=fp16"}, []string{"drafter.precision: want compute_dtype or fp8, got \"fp16\""}},
+		{"fp8 with odd blocks", valid, []string{"drafter.precision=fp8", "training.anchors=33", "drafter.block_size=5"}, []string{"training.anchors: want a multiple of 16 of anchors x drafter.block_size with drafter.precision fp8, got 165 (leave drafter.precision at compute_dtype)"}},
+		{"fp8 with an odd row", valid, []string{"drafter.precision=fp8", "training.buckets=[160,168]"}, []string{"training.buckets[1]: want a multiple of 16 with drafter.precision fp8, got 168"}},
+		{"fp8 with an odd MLP", valid, []string{"drafter.precision=fp8", "drafter.intermediate_size=100"}, []string{"drafter.intermediate_size: want a multiple of 16 with drafter.precision fp8, got 100"}},
+		{"fp8 with odd heads", valid, []string{"drafter.precision=fp8", "drafter.heads=3", "drafter.kv_heads=1", "drafter.head_dim=10"}, []string{
+			"drafter.heads: want a multiple of 16 of heads x head_dim with drafter.precision fp8, got 30", "drafter.kv_heads: want a multiple of 16 of kv_heads x head_dim with drafter.precision fp8, got 10"}},
+		{"fp8 of an odd target", valid, []string{"drafter.precision=fp8", "target.embedded.hidden_size=72", "target.embedded.intermediate_size=72"}, []string{
+			"drafter.hidden_size: want a multiple of 16 with drafter.precision fp8, got 72", "drafter.intermediate_size: want a multiple of 16 with drafter.precision fp8, got 72"}},
+		{"fp8 on a GPU without a compiler", valid, []string{"drafter.precision=fp8", "workers.device=cuda", "drafter.attention=sdpa"}, []string{"drafter.precision: want compute_dtype with drafter.attention sdpa on a GPU, got fp8"}},
 		{"kernel block of no size", valid, []string{"drafter.flex.block_m=48"}, []string{"drafter.flex.block_m: want a power of two, got 48 (0 leaves it to torch)"}},
 		{"rows replayed on a CPU", valid, []string{"target.replay=true"}, []string{"target.replay: want false on device cpu, got true"}},
 		{"another kernel backend", valid, []string{"drafter.flex.backend=flash"}, []string{"drafter.flex.backend: want triton, got \"flash\""}},

@@ -56,6 +56,21 @@ func compiledActivations(m Model, r Rows, e uint64) uint64 {
 	return m.Layers*layer + once + max(chunk, e*queries*(3*m.Intermediate+2*hidden))
 }
 
+// eights gives the memory of weights in eight bits: those of the layers and the
+// head, each with its transpose; the head has as many rows as a multiple of 16.
+func eights(m Model) uint64 {
+	linear := m.Hidden*m.HeadDim*(2*m.Heads+2*m.KVHeads) + 3*m.Hidden*m.Intermediate
+	return 2 * (m.Layers*linear + (m.Vocab+15)/16*16*m.Hidden)
+}
+
+// eightActivations is what products in eight bits add to activations at most: an
+// input and a gradient of the widest layer, each with its transpose, as they
+// live in one backward. That what is kept for the backward is halved in eight
+// bits is left out: nothing of it has been measured.
+func eightActivations(m Model, r Rows) uint64 {
+	return 4 * max(r.Anchors*r.BlockSize, r.Bucket) * max(m.Hidden, m.Intermediate, m.Heads*m.HeadDim)
+}
+
 // chunkRows is how many slots a chunk has (python/dflash_runner/loss.py,
 // chunk_rows): the most that divides them, unless that is less than half of what
 // is allowed.

@@ -34,6 +34,7 @@ type Use struct {
 	Replay  bool   // micro-steps, or a target's rows, are recorded and replayed
 	Peers   bool   // others sum gradients with it, in backwards that are not replayed
 	Slots   uint64 // bytes of its arena, where that lies on its device
+	FP8     bool   // products of layers and head are in eight bits
 }
 
 // Memory is an estimate of what one worker takes on its device, in bytes. What
@@ -145,6 +146,10 @@ func DrafterMemory(m Model, r Rows, u Use) Memory {
 	kept := compiledActivations(m, r, u.Element)
 	if u.Dense {
 		kept = plainActivations(m, r, u)
+	}
+	if u.FP8 {
+		weights += eights(m)
+		kept += eightActivations(m, r)
 	}
 	return Memory{
 		Context:     u.context(),

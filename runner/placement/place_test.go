@@ -139,6 +139,12 @@ func TestMemoryByHand(t *testing.T) {
 	if flex := DrafterMemory(m, r, Use{Element: 2, CUDA: true}); flex.Activations != 312+80+104 {
 		t.Errorf("compiled: got %+v", flex)
 	}
+	// In fp8: a layer's 16 + 18 weights and a head of 16 rows of 2, each with its transpose, 2*(34+32) = 132; an
+	// input and a gradient with theirs, 4*4*3 = 48.
+	of, eight := DrafterMemory(m, r, Use{Element: 2, CUDA: true}), DrafterMemory(m, r, Use{Element: 2, CUDA: true, FP8: true})
+	if eight.Weights != of.Weights+132 || eight.Activations != of.Activations+48 || eight.Allocated() != of.Allocated()+180 {
+		t.Errorf("in fp8: got %+v beside %+v", eight, of)
+	}
 	// Recorded: the rows they read, and beside peers a second row's activations.
 	for _, c := range []struct {
 		use  Use

@@ -35,7 +35,7 @@ var marks = []struct {
 	{"flex_attention", attention}, {"scaled_dot_product", attention}, {"fmha", attention}, {"flash", attention}, {"_safe_softmax", attention},
 	{"cross_entropy", loss}, {"nll_loss", loss}, {"log_softmax", loss}, {"softmax", loss}, {"logsumexp", loss}, {"headloss", loss},
 	{"gemm", matmul}, {"gemv", matmul}, {"nvjet", matmul}, {"cutlass", matmul}, {"xmma", matmul}, {"splitk", matmul}, {"wgmma", matmul},
-	{"aten::mm", matmul}, {"aten::addmm", matmul}, {"aten::bmm", matmul}, {"aten::baddbmm", matmul}, {"triton_tem_fused_mm", matmul}, {"triton_tem_fused_addmm", matmul}, {"aten::matmul", matmul},
+	{"aten::mm", matmul}, {"aten::_scaled_mm", matmul}, {"aten::addmm", matmul}, {"aten::bmm", matmul}, {"aten::baddbmm", matmul}, {"triton_tem_fused_mm", matmul}, {"triton_tem_fused_addmm", matmul}, {"aten::matmul", matmul},
 	{"memcpy", copies}, {"memset", copies}, {"copy", copies}, {"aten::cat", copies}, {"triton_poi_fused_cat", copies}, {"catarray", copies}, {"aten::clone", copies}, {"aten::contiguous", copies},
 }
 

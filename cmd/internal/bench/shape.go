@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/config"
 )
 
 // Shape is what is computed on: a drafter, its row, and how often. It is told
@@ -22,9 +23,10 @@ type Shape struct {
 	Heads        int    `json:"heads"`
 	KVHeads      int    `json:"kv_heads"`
 	HeadDim      int    `json:"head_dim"`
-	DType        string `json:"dtype"`      // of compute; masters are float32
-	Parameters   uint64 `json:"parameters"` // trained; 0 until it is measured
-	Rows         int    `json:"rows"`       // measured, one a step; 0 where rows are not counted
+	DType        string `json:"dtype"`               // of compute; masters are float32
+	Precision    string `json:"precision,omitempty"` // of matrix products: fp8, or empty: dtype
+	Parameters   uint64 `json:"parameters"`          // trained; 0 until it is measured
+	Rows         int    `json:"rows"`                // measured, one a step; 0 where rows are not counted
 }
 
 // The workloads that have names: the reference of all figures for GPUs, and one
@@ -124,6 +126,8 @@ func (s Shape) Check(cuda bool) error {
 		return runner.Errorf(runner.Invalid, "check workload %s: --hidden: want an even number up to %d, or a multiple of it, got %d", s.Workload, headDim, s.Hidden)
 	case cuda && s.HeadDim < leastHeadDim:
 		return runner.Errorf(runner.Invalid, "check workload %s: --hidden: want at least %d on a GPU, got %d", s.Workload, leastHeadDim, s.Hidden)
+	case s.Precision != "" && s.Precision != config.PrecisionFP8:
+		return runner.Errorf(runner.Invalid, "check workload %s: --precision: want compute_dtype or fp8, got %q", s.Workload, s.Precision)
 	case !slices.Contains([]string{"float32", "bfloat16"}, s.DType):
 		return runner.Errorf(runner.Invalid, "check workload %s: --dtype: want float32 or bfloat16, got %q", s.Workload, s.DType)
 	}
@@ -139,6 +143,9 @@ func (s Shape) stated() string {
 func (s Shape) String() string {
 	text := fmt.Sprintf("workload %s: %s, hidden %d, %d layers, %d captured, %d and %d heads of %d, %s", s.Workload, s.stated(), s.Hidden, s.Layers, s.Captured,
 		s.Heads, s.KVHeads, s.HeadDim, s.DType)
+	if s.Precision != "" {
+		text += ", products in " + s.Precision
+	}
 	if s.Parameters > 0 {
 		text += fmt.Sprintf(", %d parameters", s.Parameters)
 	}

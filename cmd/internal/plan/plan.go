@@ -36,6 +36,7 @@ type Plan struct {
 	Name        string   `json:"name"`
 	Device      string   `json:"device"`    // cpu or cuda
 	Attention   string   `json:"attention"` // of training
+	Precision   string   `json:"precision"` // of the drafter's matrix products
 	Workers     []Worker `json:"workers"`
 	Devices     []Device `json:"devices"` // GPUs that are used
 	Turns       Turns    `json:"turns"`
@@ -112,7 +113,7 @@ func Make(c *config.Config, target config.Model, m Machine) (Plan, error) {
 		return Plan{}, err
 	}
 	ids := w.ids
-	p := Plan{Name: c.Run.Name, Scheduler: c.Scheduler.Use, Device: c.Workers.Device, Attention: c.Drafter.Attention, Shapes: w.shapes(ids, target.VocabSize), Steps: c.Training.Steps, Epochs: c.Training.Epochs, Available: m.Available,
+	p := Plan{Name: c.Run.Name, Scheduler: c.Scheduler.Use, Device: c.Workers.Device, Attention: c.Drafter.Attention, Precision: c.Drafter.Precision, Shapes: w.shapes(ids, target.VocabSize), Steps: c.Training.Steps, Epochs: c.Training.Epochs, Available: m.Available,
 		Arenas: w.arenas(), ImageBytes: placement.ImageBytes(w.drafter, w.captured), Devices: []Device{}, Notes: []string{}}
 	if err := w.place(&p, m); err != nil {
 		return p, err

@@ -213,6 +213,9 @@ func TestKernels(t *testing.T) {
 	if got := open(onGPU(t, "training.buckets=[128]")); filepath.Base(got) == filepath.Base(dir) {
 		t.Error("another bucket: the same name")
 	}
+	if got := open(onGPU(t, "drafter.precision=fp8", "training.anchors=16")); filepath.Base(got) == filepath.Base(dir) {
+		t.Error("products in fp8: the same name")
+	}
 	without := onGPU(t)
 	delete(without.environment.Packages, "triton")
 	if err := without.openKernels(newBench(t).settings(without.config)); runner.KindOf(err) != runner.NotFound || !strings.Contains(err.Error(), "triton: want its version") {

@@ -30,6 +30,7 @@ func TestManifestAgainst(t *testing.T) {
 		"a deeper drafter":          {func(m *manifest) { m.Drafter.Layers = 4 }, "drafter", ""},
 		"fewer anchors":             {func(m *manifest) { m.Training.Anchors = 20 }, "training", ""},
 		"another dtype":             {func(m *manifest) { m.Target.Dtype = "bfloat16" }, "target", ""},
+		"another precision":         {func(m *manifest) { m.Drafter.Precision = "fp8" }, "drafter", ""},
 		"more threads":              {func(m *manifest) { m.Threads = 2 }, "", "workers.threads was 1, is 2"},
 		"another environment":       {func(m *manifest) { m.Environment = "f" }, "", "python environment was e, is f"},
 		"another machine":           {func(m *manifest) { m.Machine = "n" }, "", "machine was m, is n"},

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	jobv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/job/v1"
+	workerv1 "github.com/dflash-runner/dflash-runner/proto/dflash_runner/worker/v1"
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
+	"github.com/dflash-runner/dflash-runner/runner/config"
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
@@ -282,6 +284,16 @@ func TestWeightConstant(t *testing.T) {
 	want := 2 * 3 * (1 + math.Exp(-0.25) + math.Exp(-0.5))
 	if got := weightConstant(2, 3, 4, 4); math.Abs(got-want) > 1e-12 {
 		t.Errorf("block of 4: %g, want %g", got, want)
+	}
+}
+
+// TestPrecision: a worker is told of fp8; the default is left unsaid, so that
+// manifests and compile caches are those of runs that could have no other.
+func TestPrecision(t *testing.T) {
+	for set, want := range map[string]string{"compute_dtype": "", config.PrecisionFP8: "fp8"} {
+		if got := precision(set); got != want || strings.Contains(text(&workerv1.Drafter{Precision: got}), "precision") != (want != "") {
+			t.Errorf("%s: want %q, got %q", set, want, got)
+		}
 	}
 }
 

@@ -46,13 +46,22 @@ func settle(c *config.Config, directory string) (*settings, error) {
 			KvHeads: or(c.Drafter.KVHeads, m.KVHeads), HeadDim: or(c.Drafter.HeadDim, m.HeadDim),
 			VocabSize: uint32(m.VocabSize), RmsNormEps: m.RMSNormEps, RopeTheta: m.RopeTheta,
 			BlockSize: uint32(c.Drafter.BlockSize), MaskTokenId: uint32(mask), TargetLayers: uint32(m.Layers),
-			InitFrom: c.Drafter.InitFrom, MaxPositionEmbeddings: or(m.MaxPositions, 32768)},
+			InitFrom: c.Drafter.InitFrom, MaxPositionEmbeddings: or(m.MaxPositions, 32768), Precision: precision(c.Drafter.Precision)},
 		training: &workerv1.Training{Buckets: unsigned(t.Buckets), Anchors: uint32(t.Anchors), Gamma: t.Gamma,
 			WeightConstant: weightConstant(t.RowsPerStep*t.DrawsPerRow, t.Anchors, c.Drafter.BlockSize, t.Gamma),
 			Beta1:          t.Betas[0], Beta2: t.Betas[1], Epsilon: t.Epsilon, WeightDecay: t.WeightDecay, ClipNorm: t.ClipNorm,
 			RowsPerStep: uint32(t.RowsPerStep), ComputeDtype: t.ComputeDType, DrawsPerRow: several(t.DrawsPerRow)},
 	}
 	return s, nil
+}
+
+// precision is one as a worker is told it: the default is not said, as in
+// manifests and compile caches of runs that could have no other.
+func precision(of string) string {
+	if of != config.PrecisionFP8 {
+		return ""
+	}
+	return of
 }
 
 // several is a number of draws as a worker is told it: one is not said, as in

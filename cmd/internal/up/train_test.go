@@ -153,6 +153,7 @@ func (b *bench) run(name string, resume bool, during func(u *up), more ...string
 func (b *bench) settings(c *config.Config) *settings {
 	w := workertest.Configuration(workerv1.Role_ROLE_TARGET, 0, 1)
 	w.Training.Buckets, w.Training.RowsPerStep = unsigned(c.Training.Buckets), uint32(c.Training.RowsPerStep)
+	w.Drafter.Precision = precision(c.Drafter.Precision)
 	return &settings{config: c, target: w.Target, drafter: w.Drafter, training: w.Training}
 }
 

@@ -175,6 +175,9 @@ func workerLines(last, next admin.Status) (lines []string) {
 		if w.State == "ready" && w.Certificate != nil {
 			c := w.Certificate
 			line += fmt.Sprintf(": certificate with %s, %d dense calls, %d compiles in the second pass", c.Attention, c.DenseCalls, c.SecondPassCompiles)
+			if c.FP8Products > 0 {
+				line += fmt.Sprintf(", %d products in %s", c.FP8Products, c.Precision)
+			}
 			if warm := warmth(c); warm != "" {
 				line += ", cache " + warm
 			}

@@ -44,5 +44,6 @@ func Certificate(cfg *workerv1.Configuration, device string) *workerv1.Certifica
 		FirstPassCompiles: proto.Uint32(0), SecondPassCompiles: proto.Uint32(0),
 		DenseDifference: proto.Float64(1e-6), DenseTolerance: 1e-4, Device: device, Torch: "2.11.0",
 		Environment: map[string]string{"OMP_NUM_THREADS": "1"}, Gradients: proto.Bool(drafter), PaddedAnchors: proto.Bool(drafter),
+		Precision: "compute_dtype", LinearProducts: proto.Uint64(0), HeadProducts: proto.Uint64(0), ProductKernels: []string{"linear"},
 	}
 }

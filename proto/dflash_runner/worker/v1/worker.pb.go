@@ -617,6 +617,7 @@ type Drafter struct {
 	TargetLayers          uint32                 `protobuf:"varint,12,opt,name=target_layers,json=targetLayers,proto3" json:"target_layers,omitempty"` // layers of the whole target
 	InitFrom              string                 `protobuf:"bytes,13,opt,name=init_from,json=initFrom,proto3" json:"init_from,omitempty"`              // an exported drafter's directory, or empty
 	MaxPositionEmbeddings uint32                 `protobuf:"varint,14,opt,name=max_position_embeddings,json=maxPositionEmbeddings,proto3" json:"max_position_embeddings,omitempty"`
+	Precision             string                 `protobuf:"bytes,15,opt,name=precision,proto3" json:"precision,omitempty"` // of the products of layers and head: "fp8", or empty: training.compute_dtype
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -747,6 +748,13 @@ func (x *Drafter) GetMaxPositionEmbeddings() uint32 {
 		return x.MaxPositionEmbeddings
 	}
 	return 0
+}
+
+func (x *Drafter) GetPrecision() string {
+	if x != nil {
+		return x.Precision
+	}
+	return ""
 }
 
 type Training struct {
@@ -1163,8 +1171,12 @@ type Certificate struct {
 	Device             string                 `protobuf:"bytes,21,opt,name=device,proto3" json:"device,omitempty"`
 	Torch              string                 `protobuf:"bytes,22,opt,name=torch,proto3" json:"torch,omitempty"`
 	Environment        map[string]string      `protobuf:"bytes,23,rep,name=environment,proto3" json:"environment,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Gradients          *bool                  `protobuf:"varint,24,opt,name=gradients,proto3,oneof" json:"gradients,omitempty"`                              // forward, backward and optimiser ran with gradients on; false for targets
-	PaddedAnchors      *bool                  `protobuf:"varint,25,opt,name=padded_anchors,json=paddedAnchors,proto3,oneof" json:"padded_anchors,omitempty"` // a row with padding anchors was among them; false for targets
+	Gradients          *bool                  `protobuf:"varint,24,opt,name=gradients,proto3,oneof" json:"gradients,omitempty"`                                 // forward, backward and optimiser ran with gradients on; false for targets
+	PaddedAnchors      *bool                  `protobuf:"varint,25,opt,name=padded_anchors,json=paddedAnchors,proto3,oneof" json:"padded_anchors,omitempty"`    // a row with padding anchors was among them; false for targets
+	Precision          string                 `protobuf:"bytes,26,opt,name=precision,proto3" json:"precision,omitempty"`                                        // "compute_dtype" or "fp8"
+	LinearProducts     *uint64                `protobuf:"varint,27,opt,name=linear_products,json=linearProducts,proto3,oneof" json:"linear_products,omitempty"` // in fp8: layers x 9 calls x 3 x buckets x passes; else 0
+	HeadProducts       *uint64                `protobuf:"varint,28,opt,name=head_products,json=headProducts,proto3,oneof" json:"head_products,omitempty"`       // in fp8: 2 a chunk of slots; else 0
+	ProductKernels     []string               `protobuf:"bytes,29,rep,name=product_kernels,json=productKernels,proto3" json:"product_kernels,omitempty"`        // names of what multiplied matrices in the second pass, as far as seen
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -1374,6 +1386,34 @@ func (x *Certificate) GetPaddedAnchors() bool {
 	return false
 }
 
+func (x *Certificate) GetPrecision() string {
+	if x != nil {
+		return x.Precision
+	}
+	return ""
+}
+
+func (x *Certificate) GetLinearProducts() uint64 {
+	if x != nil && x.LinearProducts != nil {
+		return *x.LinearProducts
+	}
+	return 0
+}
+
+func (x *Certificate) GetHeadProducts() uint64 {
+	if x != nil && x.HeadProducts != nil {
+		return *x.HeadProducts
+	}
+	return 0
+}
+
+func (x *Certificate) GetProductKernels() []string {
+	if x != nil {
+		return x.ProductKernels
+	}
+	return nil
+}
+
 var File_dflash_runner_worker_v1_worker_proto protoreflect.FileDescriptor
 
 const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
@@ -1437,7 +1477,7 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
 	"\x05dtype\x18\x02 \x01(\tR\x05dtype\x12\x1b\n" +
 	"\tlayer_ids\x18\x03 \x03(\rR\blayerIds\x12\x16\n" +
-	"\x06replay\x18\x04 \x01(\bR\x06replay\"\xd8\x03\n" +
+	"\x06replay\x18\x04 \x01(\bR\x06replay\"\xf6\x03\n" +
 	"\aDrafter\x12\x16\n" +
 	"\x06layers\x18\x01 \x01(\rR\x06layers\x12\x1f\n" +
 	"\vhidden_size\x18\x02 \x01(\rR\n" +
@@ -1458,7 +1498,8 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\rmask_token_id\x18\v \x01(\rR\vmaskTokenId\x12#\n" +
 	"\rtarget_layers\x18\f \x01(\rR\ftargetLayers\x12\x1b\n" +
 	"\tinit_from\x18\r \x01(\tR\binitFrom\x126\n" +
-	"\x17max_position_embeddings\x18\x0e \x01(\rR\x15maxPositionEmbeddings\"\xf0\x02\n" +
+	"\x17max_position_embeddings\x18\x0e \x01(\rR\x15maxPositionEmbeddings\x12\x1c\n" +
+	"\tprecision\x18\x0f \x01(\tR\tprecision\"\xf0\x02\n" +
 	"\bTraining\x12\x18\n" +
 	"\abuckets\x18\x01 \x03(\rR\abuckets\x12\x18\n" +
 	"\aanchors\x18\x02 \x01(\rR\aanchors\x12\x14\n" +
@@ -1492,7 +1533,7 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x16\n" +
 	"\x06bucket\x18\x02 \x01(\rR\x06bucket\x12\x12\n" +
 	"\x04done\x18\x03 \x01(\rR\x04done\x12\x14\n" +
-	"\x05total\x18\x04 \x01(\rR\x05total\"\xed\t\n" +
+	"\x05total\x18\x04 \x01(\rR\x05total\"\xb2\v\n" +
 	"\vCertificate\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1c\n" +
 	"\tattention\x18\x02 \x01(\tR\tattention\x12\x18\n" +
@@ -1522,7 +1563,12 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\x05torch\x18\x16 \x01(\tR\x05torch\x12W\n" +
 	"\venvironment\x18\x17 \x03(\v25.dflash_runner.worker.v1.Certificate.EnvironmentEntryR\venvironment\x12!\n" +
 	"\tgradients\x18\x18 \x01(\bH\aR\tgradients\x88\x01\x01\x12*\n" +
-	"\x0epadded_anchors\x18\x19 \x01(\bH\bR\rpaddedAnchors\x88\x01\x01\x1a:\n" +
+	"\x0epadded_anchors\x18\x19 \x01(\bH\bR\rpaddedAnchors\x88\x01\x01\x12\x1c\n" +
+	"\tprecision\x18\x1a \x01(\tR\tprecision\x12,\n" +
+	"\x0flinear_products\x18\x1b \x01(\x04H\tR\x0elinearProducts\x88\x01\x01\x12(\n" +
+	"\rhead_products\x18\x1c \x01(\x04H\n" +
+	"R\fheadProducts\x88\x01\x01\x12'\n" +
+	"\x0fproduct_kernels\x18\x1d \x03(\tR\x0eproductKernels\x1a:\n" +
 	"\fSecondsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1a>\n" +
@@ -1538,7 +1584,9 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\x11_dense_differenceB\f\n" +
 	"\n" +
 	"_gradientsB\x11\n" +
-	"\x0f_padded_anchors*?\n" +
+	"\x0f_padded_anchorsB\x12\n" +
+	"\x10_linear_productsB\x10\n" +
+	"\x0e_head_products*?\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vROLE_TARGET\x10\x01\x12\x10\n" +
