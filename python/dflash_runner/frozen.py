@@ -61,7 +61,7 @@ class FrozenTarget:
         if not layer_ids or not 0 <= layer_ids[0] <= layer_ids[-1] < len(layers):
             want = f"target.layer_ids: want 0 to {len(layers) - 1}, got {list(layer_ids)}"
             raise WorkerError(Kind.INVALID, f"load target {directory}: {want}")
-        self._hold(model, layer_ids=layer_ids, whole=whole)
+        self._hold(model, layers, layer_ids=layer_ids, whole=whole)
         self.dtype, self.device = dtype, torch.device(device)
         (model if whole else self.decoder).to(self.device)
 
@@ -74,14 +74,15 @@ class FrozenTarget:
             layer_ids: captured, 0-based, rising.
         """
         target = cls.__new__(cls)
-        target._hold(model, layer_ids=layer_ids, whole=True)  # noqa: SLF001 of this class
+        target._hold(model, decoder_layers(model), layer_ids=layer_ids, whole=True)  # noqa: SLF001 of this class
         first = next(model.parameters())
         target.dtype, target.device = first.dtype, first.device
         return target
 
-    def _hold(self, model: nn.Module, *, layer_ids: tuple[int, ...], whole: bool) -> None:
+    def _hold(
+        self, model: nn.Module, layers: nn.ModuleList, *, layer_ids: tuple[int, ...], whole: bool
+    ) -> None:
         """Keep a model's parts, and let go of what is above the last captured block unless `whole`."""
-        layers = decoder_layers(model)
         self.layer_ids = layer_ids
         self.text: Any = text_config(model)  # of the whole model, also where it is cut
         self.window = window_of(model)
