@@ -406,19 +406,44 @@ def test_the_judge_of_orders_is_a_multiset(pool, answer, count):
     assert (judging.arrange(request, answer) is None) is good
 
 
-def test_what_grows_with_every_question_is_found():
-    gone = threading.Event()
+LEFT = [
+    (300, 10, testing.FAILED, r"want as much .* got threads: (\d+) before (\d+) calls, (\d+) after"),
+    (9, 10, testing.FAILED, r"want as much .* got threads: (\d+) before (9) calls, (\d+) after"),
+    (300, 0, testing.SKIPPED, r"it is too slow to tell: 1 calls took 0 s, want 8 or more"),
+]
+
+
+@pytest.mark.parametrize(("calls", "within_s", "status", "says"), LEFT)
+def test_what_grows_with_every_question_is_found(monkeypatch, calls, within_s, status, says):
+    """By as many calls as there is the time for, if these tell."""
+    monkeypatch.setattr("dflash_runner.scheduler.kit._CALLS", calls)
+    monkeypatch.setattr("dflash_runner.scheduler.kit._CALLS_S", within_s)
+    gone, threads = threading.Event(), []
 
     class Leaks(Least):
         def arrange(self, request):
-            threading.Thread(target=gone.wait, daemon=True).start()
+            threads.append(threading.Thread(target=gone.wait, daemon=True))
+            threads[-1].start()
             return scheduler.first(request)
 
     try:
         results = {r.name: r for r in testing.check(Leaks, deadline_s=PATIENT_S)}
     finally:
         gone.set()
+        for thread in threads:  # the next test counts
+            thread.join()
     left = results["leaves nothing behind"]
-    assert left.status == testing.FAILED
-    said = re.fullmatch(r"want as much .* got threads: (\d+) before (\d+) calls, (\d+) after", left.detail)
-    assert said and int(said[3]) - int(said[1]) >= int(said[2]) - 10
+    assert left.status == status
+    said = re.fullmatch(says, left.detail)
+    assert said
+    if status == testing.FAILED:
+        assert int(said[3]) - int(said[1]) >= int(said[2]) - 10
+        assert int(said[3]) > int(said[1])
+
+
+def test_few_calls_say_what_they_do_not_see(monkeypatch):
+    monkeypatch.setattr("dflash_runner.scheduler.kit._CALLS", 12)
+    results = {r.name: r for r in testing.check(Good, deadline_s=PATIENT_S)}
+    left = results["leaves nothing behind"]
+    assert left.status == testing.OK
+    assert left.detail.endswith("; it is slow: with 12 calls, less than 6 MiB a call is not seen")

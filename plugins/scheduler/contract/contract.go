@@ -4,6 +4,7 @@ package contract
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -26,8 +27,13 @@ type Result struct {
 const (
 	OK      = "ok"
 	Failed  = "failed"
-	Skipped = "skipped" // the plugin does not do that
+	Skipped = "skipped" // the plugin does not do that, or it could not be told
 )
+
+// skip is why a proof says nothing; it is no failure.
+type skip string
+
+func (s skip) Error() string { return string(s) }
 
 // endLimit is how long a plugin may take to end when it is asked to: go-plugin
 // kills it after two seconds.
@@ -39,16 +45,17 @@ const fallLimit = 2 * time.Second
 
 // kit is one proof in progress.
 type kit struct {
-	plugin  *host.Plugin
-	gone    bool // it ended by itself: it is asked no more
-	results []Result
+	plugin    *host.Plugin
+	gone      bool // it ended by itself: it is asked no more
+	leakCalls int  // between two looks at what it leaves behind
+	results   []Result
 }
 
 // Check starts the plugin of an entry, whose name may be empty, and gives what
 // it found, in order. The first failure of a start ends it. Nothing of the
 // plugin is left when it returns.
 func Check(ctx context.Context, e host.Entry, o host.Options) []Result {
-	k := &kit{}
+	k := &kit{leakCalls: leakCalls}
 	d, err := host.Describe(ctx, e, o)
 	if !k.add("describe", err, "%s %s, API versions %v, can %v", d.Name, d.Version, d.APIVersions, d.Capabilities) {
 		return k.refused(err)
@@ -126,7 +133,11 @@ func Passed(all []Result) bool {
 // add notes a result, and says whether it is good.
 func (k *kit) add(name string, err error, format string, a ...any) bool {
 	r := Result{Name: name, Status: OK, Detail: fmt.Sprintf(format, a...)}
-	if err != nil {
+	var none skip
+	switch {
+	case errors.As(err, &none):
+		r.Status, r.Detail = Skipped, string(none)
+	case err != nil:
 		r.Status, r.Detail = Failed, err.Error()
 		if hint := runner.HintOf(err); hint != "" {
 			r.Detail += "; " + hint

@@ -12,9 +12,11 @@ import (
 // What is looked at for what a plugin leaves behind with its questions.
 const (
 	leakCalls     = 300 // between two looks
-	leakLeast     = 60  // of a plugin that is too slow for all: with fewer nothing is said
+	leakLeast     = 8   // of a plugin that is too slow for all: fewer tell nothing
 	leakWithin    = 10 * time.Second
 	leakTasks     = 20 // goroutines or threads more than before: some come and go by themselves
+	leakTasksFew  = 3  // of fewer calls than would make leakTasks, as one in leakTaskOf makes one
+	leakTaskOf    = 4
 	leakMemoryMiB = 64 // more: a heap that is collected now and then stays below
 	settleWithin  = 2 * time.Second
 	settleEvery   = 50 * time.Millisecond
@@ -23,28 +25,37 @@ const (
 // leaves finds what grows with every question. It looks twice: what a plugin
 // makes once and keeps, as a pool of workers, does not grow again.
 func (k *kit) leaves(ctx context.Context) (string, error) {
-	if n, err := k.many(ctx); err != nil || n < leakLeast { // what the first questions make is no leak
-		return fmt.Sprintf("not looked at: %d calls took %s", n, leakWithin), err
+	if _, err := k.many(ctx); err != nil { // what the first questions make is no leak
+		return "", err
 	}
-	before := k.settled(ctx, host.Vitals{})
+	before := k.settled(ctx, host.Vitals{}, 0)
 	var found []string
 	for range 2 {
 		calls, err := k.many(ctx)
 		if err != nil {
 			return "", err
 		}
-		after := k.settled(ctx, before)
+		after := k.settled(ctx, before, calls)
 		more := grown(before, after, calls)
 		if more == "" {
-			return after.String(), nil
+			return after.String() + sight(calls), nil
 		}
 		found, before = append(found, more), after
 	}
-	return "", fmt.Errorf("want as much after some hundred calls as before, got %s", found[0])
+	return "", fmt.Errorf("want as much after many calls as before, got %s", found[0])
+}
+
+// sight says what is too little to be seen with so few calls, or nothing.
+func sight(calls int) string {
+	if calls >= leakTasks*leakTaskOf {
+		return ""
+	}
+	return fmt.Sprintf("; it is slow: with %d calls, less than %d MiB a call is not seen", calls, (leakMemoryMiB+calls-1)/calls)
 }
 
 // many asks several hundred questions, one after another, of each kind that is
-// asked often, and gives how many it had the time for.
+// asked often, and gives how many it had the time for; a skip where these tell
+// nothing.
 func (k *kit) many(ctx context.Context) (calls int, err error) {
 	var asks []func(context.Context) error
 	if k.plugin.Can(scheduler.Assign) {
@@ -53,24 +64,27 @@ func (k *kit) many(ctx context.Context) (calls int, err error) {
 	if k.plugin.Can(scheduler.Arrange) {
 		asks = append(asks, k.oneArrange)
 	}
-	for began := time.Now(); calls < leakCalls && time.Since(began) < leakWithin; calls++ {
+	for began := time.Now(); calls < k.leakCalls && time.Since(began) < leakWithin; calls++ {
 		if err := asks[calls%len(asks)](ctx); err != nil {
 			return calls, err
 		}
+	}
+	if calls < leakLeast {
+		return calls, skip(fmt.Sprintf("it is too slow to tell: %d calls took %s, want %d or more", calls, leakWithin, leakLeast))
 	}
 	return calls, nil
 }
 
 // settled looks until nothing has grown, in a bound: what a question began may
 // end a little after its answer.
-func (k *kit) settled(ctx context.Context, before host.Vitals) host.Vitals {
+func (k *kit) settled(ctx context.Context, before host.Vitals, calls int) host.Vitals {
 	late, cancel := context.WithTimeout(ctx, settleWithin)
 	defer cancel()
 	again := time.NewTicker(settleEvery)
 	defer again.Stop()
 	for {
 		v := k.plugin.Vitals(ctx)
-		if before == (host.Vitals{}) || grown(before, v, 0) == "" {
+		if before == (host.Vitals{}) || grown(before, v, calls) == "" {
 			return v
 		}
 		select {
@@ -83,14 +97,15 @@ func (k *kit) settled(ctx context.Context, before host.Vitals) host.Vitals {
 
 // grown says what there is more of than may be, or nothing.
 func grown(before, after host.Vitals, calls int) string {
+	tasks := min(leakTasks, max(calls/leakTaskOf, leakTasksFew))
 	for _, x := range []struct {
 		name          string
 		was, is, more int
 		unit          string
 	}{
-		{"goroutines", before.Goroutines, after.Goroutines, leakTasks, ""},
-		{"threads", before.Started, after.Started, leakTasks, ""},
-		{"threads of the process", before.Threads, after.Threads, leakTasks, ""},
+		{"goroutines", before.Goroutines, after.Goroutines, tasks, ""},
+		{"threads", before.Started, after.Started, tasks, ""},
+		{"threads of the process", before.Threads, after.Threads, tasks, ""},
 		{"memory", int(before.MemoryBytes >> 20), int(after.MemoryBytes >> 20), leakMemoryMiB, " MiB"},
 	} {
 		if x.was > 0 && x.is-x.was > x.more {

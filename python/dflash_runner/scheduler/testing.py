@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_runner.scheduler.kit import Found, Kit
+from dflash_runner.scheduler.kit import Found, Kit, Skip
 from dflash_runner.scheduler.plugin import Capability, Scheduler
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
@@ -106,6 +106,8 @@ def _look(name: str, question: Callable[[], str]) -> Result:
     """What a question gave, or what is wrong with it."""
     try:
         return Result(name=name, status=OK, detail=question())
+    except Skip as why:
+        return Result(name=name, status=SKIPPED, detail=str(why))
     except Found as found:
         return Result(name=name, status=FAILED, detail=str(found))
     except Exception as error:  # noqa: BLE001 whatever a plugin raises is what was found
