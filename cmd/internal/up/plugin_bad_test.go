@@ -242,7 +242,7 @@ func TestBadPluginInARun(t *testing.T) {
 		b := newBench(t)
 		f, u := b.run("bad", false, nil, badSettings(t, "million", "scheduler.deadline=30s")...) // under -race a million takes a while
 		b.check(f, u)
-		degraded(t, u.Status(), "answers refused of ", "got 1000000")
+		degraded(t, u.Status(), " answers refused, strike ", "got 1000000")
 		if p := u.Status().Plugin; p.Refused == 0 || p.Answers == 0 || p.Answers+p.Refused > p.Calls { // it assigns well
 			t.Errorf("plugin %+v", p)
 		}

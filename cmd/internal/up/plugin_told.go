@@ -102,15 +102,19 @@ func (u *up) pluginStatus(s *admin.Status) {
 		s.Plugin.Until = &is.Until
 	}
 	if is.Refused > 0 || is.Ends > 0 {
-		detail := fmt.Sprintf("plugin %s is %s: %d answers refused of %d questions, strike %d, ended %d times, last: %s", is.Name, is.State, is.Refused, is.Calls, is.Strikes, is.Ends, is.Last)
-		if wait := s.Plugin.Waiting.String(); wait != "" {
-			detail += "; " + wait
-		}
-		if by := s.DecidedBy(); by != "" {
-			detail += "; " + by
-		}
-		s.Degraded = append(s.Degraded, admin.Reason{Name: schedulerSubject, Detail: detail})
+		s.Degraded = append(s.Degraded, admin.Reason{Name: schedulerSubject, Detail: pluginTrouble(s.Plugin, s.DecidedBy())})
 	}
+}
+
+// pluginTrouble says what was wrong with a plugin. Whoever watches takes another
+// text for another trouble: what changes with the time or with each question, as
+// how long it is waited for and how many there were, is told elsewhere.
+func pluginTrouble(p *admin.PluginStatus, by string) string {
+	said := fmt.Sprintf("plugin %s is %s: %d answers refused, strike %d, ended %d times, last: %s", p.Name, p.State, p.Refused, p.Strikes, p.Ends, p.Last)
+	if by != "" {
+		said += "; " + by
+	}
+	return said
 }
 
 // pluginWait is what the plugin owes for the longest; nil for nothing.
