@@ -58,9 +58,7 @@ func Judge(s Status, now time.Time) Health {
 		if len(s.Devices) > 0 {
 			h.Checks = append(h.Checks, devicesCheck(s.Devices))
 		}
-		if p := s.Plugin; p != nil && p.State != PluginRefused && p.Refused == 0 && p.Ends == 0 { // else Degraded says so
-			h.Checks = append(h.Checks, Check{"scheduler", Healthy, p.well(s)})
-		}
+		h.Checks = append(h.Checks, pluginCheck(s)...)
 		for _, r := range s.Degraded {
 			h.Checks = append(h.Checks, Check{r.Name, Degraded, r.Detail})
 		}
@@ -142,6 +140,25 @@ func devicesCheck(ds []DeviceStatus) Check {
 		}
 	}
 	return c
+}
+
+// pluginCheck: a plugin that owes an answer for too long is degraded; of one to
+// whom something happened Degraded tells all but for how long it is waited for.
+func pluginCheck(s Status) []Check {
+	p, grade := s.Plugin, Healthy
+	if p == nil || p.State == PluginRefused {
+		return nil
+	}
+	if p.Waiting.TooLong() {
+		grade = Degraded
+	}
+	switch wait := p.Waiting.String(); {
+	case p.Refused == 0 && p.Ends == 0:
+		return []Check{{"scheduler", grade, p.well(s)}}
+	case wait != "":
+		return []Check{{"scheduler", grade, fmt.Sprintf("plugin %s: %s", p.Name, wait)}}
+	}
+	return nil
 }
 
 // arenasCheck: quarantined slots are memory that waits for a death to be proved.

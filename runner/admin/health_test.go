@@ -52,9 +52,22 @@ func TestJudge(t *testing.T) {
 		{"a plugin that is asked just now", func(s *Status) {
 			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Waiting: &PluginWait{Question: "arrange", WaitedMS: 1999, DeadlineMS: 120_000, Questions: 1}}
 		}, Healthy, 0, "plugin mine 1.0 is running, 0 questions, 0 answers used"},
+		{"a plugin that takes long", func(s *Status) {
+			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Waiting: &PluginWait{Question: "arrange", WaitedMS: 59_400, DeadlineMS: 120_000, Questions: 2}}
+		}, Healthy, 0, "0 answers used; waits 59s of 2m0s for arrange and 1 more"},
 		{"a plugin that hangs", func(s *Status) {
-			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Waiting: &PluginWait{Question: "arrange", WaitedMS: 61_400, DeadlineMS: 120_000, Questions: 2}}
-		}, Healthy, 0, "0 answers used; waits 1m1s of 2m0s for arrange and 1 more"},
+			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Waiting: &PluginWait{Question: "arrange", WaitedMS: 60_000, DeadlineMS: 120_000, Questions: 1}}
+		}, Degraded, 1, "0 answers used; waits 1m0s of 2m0s for arrange"},
+		{"half of a short deadline", func(s *Status) {
+			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Waiting: &PluginWait{Question: "arrange", WaitedMS: 9999, DeadlineMS: 12_000, Questions: 1}}
+		}, Healthy, 0, "waits 10s of 12s for arrange"},
+		{"most of a short deadline", func(s *Status) {
+			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Waiting: &PluginWait{Question: "arrange", WaitedMS: 10_000, DeadlineMS: 12_000, Questions: 1}}
+		}, Degraded, 1, "waits 10s of 12s for arrange"},
+		{"a plugin that was late and is waited for", func(s *Status) {
+			s.Plugin = &PluginStatus{Name: "mine", Refused: 1, State: "running", Waiting: &PluginWait{Question: "arrange", WaitedMS: 7000, DeadlineMS: 25_000, Questions: 1}}
+			s.Degraded = []Reason{{"scheduler", "plugin mine is running: 1 answers refused"}}
+		}, Degraded, 1, "plugin mine: waits 7s of 25s for arrange\nplugin mine is running: 1 answers refused"},
 		{"no news", func(s *Status) { s.UpdatedAt = now.Add(-31 * time.Second) }, Unknown, 1, "no news for 31s"},
 		{"no news and a death", func(s *Status) { s.UpdatedAt = now.Add(-time.Minute); s.Workers[0].State = "lost" }, Degraded, 1, "no news"},
 		{"nothing yet", func(s *Status) { *s = Status{State: Starting} }, Unknown, 1, "no status yet"},

@@ -238,6 +238,16 @@ type PluginWait struct {
 // LongWait is from when on a wait is worth a person's word.
 const LongWait = 2 * time.Second
 
+// tooLongWait is the least that a run is not well for.
+const tooLongWait = 10 * time.Second
+
+// TooLong says that so much of the deadline is over that the run is not well: half
+// of it, and more than a plugin that computes for long by its user's leave is
+// likely to take. The end of a shorter deadline says it soon enough.
+func (w *PluginWait) TooLong() bool {
+	return w != nil && w.WaitedMS >= max(tooLongWait.Milliseconds(), w.DeadlineMS/2)
+}
+
 // String says it in words; empty for one that is short.
 func (w *PluginWait) String() string {
 	if w == nil || w.WaitedMS < LongWait.Milliseconds() {

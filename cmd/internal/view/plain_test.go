@@ -2,6 +2,7 @@ package view
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ func TestLines(t *testing.T) {
 		{"nothing changed", same, same, nil},
 		{"a plugin that is asked", same, waits("arrange", 1999), nil},
 		{"a plugin that hangs", waits("arrange", 1999), waits("arrange", 2000), []string{"scheduler mine: waits 2s of 2m0s for arrange"}},
-		{"a plugin that still hangs", waits("arrange", 2000), waits("arrange", 3000), nil},
+		{"a plugin that still hangs", waits("arrange", 2000), waits("arrange", 9999), nil},
 		{"a plugin that hangs again", waits("arrange", 3000), waits("arrange", 2500), []string{"scheduler mine: waits 3s of 2m0s for arrange"}},
 		{"a plugin that hangs with another", waits("arrange", 2000), waits("assign", 3000), []string{"scheduler mine: waits 3s of 2m0s for assign"}},
 		{"a plugin that answered", waits("arrange", 2000), same, nil},
@@ -157,5 +158,23 @@ func TestPlainRemembers(t *testing.T) {
 	}
 	if n := strings.Count(out.String(), "run cpu-tiny"); n != 1 {
 		t.Errorf("want the state once, got %d times:\n%s", n, out.String())
+	}
+}
+
+// TestRemindersWiden: a wait of minutes, looked at each second, is a few lines.
+func TestRemindersWiden(t *testing.T) {
+	var got []string
+	last := midway()
+	for ms := int64(400); ms < 200_000; ms += 1000 {
+		next := midway()
+		waits("arrange", ms)(&next)
+		got, last = append(got, Lines(last, next)...), next
+	}
+	var want []string
+	for _, at := range []string{"2s", "10s", "30s", "1m0s", "2m0s", "3m0s"} {
+		want = append(want, "scheduler mine: waits "+at+" of 2m0s for arrange")
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("want %q, got %q", want, got)
 	}
 }

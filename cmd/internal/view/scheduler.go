@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 )
@@ -55,13 +56,28 @@ func (m model) losses() string {
 	return oneLine("loss by source: "+strings.Join(parts, " · "), m.width-2)
 }
 
-// pluginLines tells once of a question that its plugin leaves open for long.
+// pluginLines tells of a question that its plugin leaves open for long, at
+// distances that widen.
 func pluginLines(last, next admin.Status) []string {
-	if next.Plugin == nil || next.Plugin.Waiting.String() == "" {
+	if next.Plugin == nil || reminders(next.Plugin.Waiting) == 0 {
 		return nil
 	}
-	if p := last.Plugin; p != nil && p.Waiting.String() != "" && p.Waiting.Question == next.Plugin.Waiting.Question && p.Waiting.WaitedMS <= next.Plugin.Waiting.WaitedMS {
+	if p, is := last.Plugin, next.Plugin.Waiting; p != nil && p.Waiting != nil && p.Waiting.Question == is.Question && p.Waiting.WaitedMS <= is.WaitedMS && reminders(p.Waiting) == reminders(is) {
 		return nil // the same
 	}
 	return []string{fmt.Sprintf("scheduler %s: %s", next.Plugin.Name, next.Plugin.Waiting)}
+}
+
+// reminders is how often a wait was worth a line: at LongWait, 10 and 30 seconds,
+// and each minute.
+func reminders(w *admin.PluginWait) (n int64) {
+	if w == nil {
+		return 0
+	}
+	for _, at := range []time.Duration{admin.LongWait, 10 * time.Second, 30 * time.Second} {
+		if w.WaitedMS >= at.Milliseconds() {
+			n++
+		}
+	}
+	return n + w.WaitedMS/time.Minute.Milliseconds()
 }
