@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -104,6 +105,7 @@ func supervisorCheck(s Status, now time.Time) Check {
 // run that has not trained yet is still making its workers.
 func workersCheck(s Status) Check {
 	c := Check{Name: "workers", Status: Healthy, Detail: fmt.Sprintf("%d of %d ready", ready(s.Workers), len(s.Workers))}
+	var named []string
 	for _, w := range s.Workers {
 		g, what := Healthy, ""
 		switch {
@@ -114,9 +116,16 @@ func workersCheck(s Status) Check {
 		case w.Generation > 1 && w.State != "ready" && w.State != "gone" && w.State != "draining":
 			g, what = Degraded, "is being started again"
 		}
-		if g.rank() > c.Status.rank() {
-			c.Status, c.Detail = g, fmt.Sprintf("%s %s", w.Name, what)
+		if g == Healthy || g.rank() < c.Status.rank() {
+			continue
 		}
+		if g.rank() > c.Status.rank() {
+			c.Status, named = g, nil
+		}
+		named = append(named, fmt.Sprintf("%s %s", w.Name, what))
+	}
+	if len(named) > 0 {
+		c.Detail = strings.Join(named, "; ")
 	}
 	return c
 }

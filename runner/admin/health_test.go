@@ -29,6 +29,12 @@ func TestJudge(t *testing.T) {
 		{"all well", func(*Status) {}, Healthy, 0, "2 of 2 ready"},
 		{"first start", func(s *Status) { s.State, s.Workers[0].State = Starting, "warming" }, Healthy, 0, "1 of 2 ready"},
 		{"a second start", func(s *Status) { s.Workers[1].State, s.Workers[1].Generation = "warming", 2 }, Degraded, 1, "drafter/0 is being started again"},
+		{"two at once", func(s *Status) {
+			for i := range s.Workers {
+				s.Workers[i].State, s.Workers[i].Generation = "launching", 2
+			}
+		}, Degraded, 1, "target/0 is being started again; drafter/0 is being started again"},
+		{"the worse one alone", func(s *Status) { s.Workers[0].State, s.Workers[1].State = "backoff", "failed" }, Critical, 2, "drafter/0 failed and will not be started again"},
 		{"a plugin that does well", func(s *Status) {
 			s.Plugin = &PluginStatus{Name: "mine", Version: "1.0", State: "running", Calls: 7, Answers: 6}
 			s.Decisions = []Decision{{What: "place", By: "mine"}, {What: "on_failure", By: "built-in"}}

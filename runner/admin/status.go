@@ -50,6 +50,7 @@ type Status struct {
 	Stages        []Stage           `json:"stages"`
 	Images        []ImageStatus     `json:"images"`
 	Checkpoint    *CheckpointStatus `json:"checkpoint"` // the newest
+	Restored      *RestoreStatus    `json:"restored"`   // the newest of this life; null: none
 	HeldoutLoss   *float64          `json:"heldout_loss"`
 	Skipped       uint64            `json:"skipped"`  // samples settled without training
 	Degraded      []Reason          `json:"degraded"` // what does not work as it should
@@ -191,6 +192,14 @@ type Stall struct {
 	Seconds  float64  `json:"seconds"`   // in all
 	LongestS float64  `json:"longest_s"` // of one
 	Share    *float64 `json:"share"`     // of the time of training: of a step, on average; null before it
+}
+
+// RestoreStatus is where a run went on after its drafters were lost, or when it
+// was resumed.
+type RestoreStatus struct {
+	Lineage runner.Lineage `json:"lineage"` // that began with it
+	Step    runner.Step    `json:"step"`    // whose state was restored
+	Undone  runner.Step    `json:"undone"`  // so many decided steps are trained again
 }
 
 // CheckpointStatus is the newest checkpoint on disk.

@@ -49,6 +49,7 @@ type Summary struct {
 	Hint                string             `json:"hint"`
 	Next                string             `json:"next"` // how to go on after a stop or a failure that may be retried, or empty
 	ImageStall          Stall              `json:"image_stall"`
+	Restored            *RestoreStatus     `json:"restored"`              // the newest of this life; null: none
 	SupervisorPeakBytes uint64             `json:"supervisor_peak_bytes"` // VmHWM
 	SupervisorCPUS      float64            `json:"supervisor_cpu_s"`
 	SupervisorCPU       SupervisorCPU      `json:"supervisor_cpu"`

@@ -31,6 +31,7 @@ type figures struct {
 	moments   Moments
 	spikes    spikes
 	stalls    Stalls
+	restored  Restored
 	verdicts  Verdicts
 	accounted time.Time // when usage was put down last
 }

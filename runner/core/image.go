@@ -248,6 +248,7 @@ func (c *Core) imageFailed(in ImageFailed) {
 			c.disk[i].bad = c.disk[i].bad || c.disk[i].Name == im.name
 		}
 		e.Name = "checkpoint is bad"
+		c.figures.degrade(fmt.Sprintf("checkpoint %s is bad: %v", im.name, in.Err))
 	} else {
 		c.noImage = im.step
 		c.figures.degrade(fmt.Sprintf("no image could be taken at step %d: %v", im.step, in.Err))

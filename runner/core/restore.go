@@ -115,6 +115,7 @@ func (c *Core) restored(n runner.Step, chain runner.Chain) {
 		c.forgetPlans(n)
 	}
 	c.figures.rewind(n)
+	c.figures.restored = Restored{Lineage: c.lineage, Step: n, Undone: lost}
 	for i := range c.disk { // of an older lineage: they are published anew
 		c.disk[i].bad = c.disk[i].bad || c.disk[i].Step > n
 	}

@@ -165,3 +165,35 @@ func TestResumeAdopts(t *testing.T) {
 		}
 	}
 }
+
+// A checkpoint that cannot be opened is said until another one is there, and so
+// is what a restore undoes: the run goes on as if nothing were.
+func TestABadCheckpointIsSaid(t *testing.T) {
+	s := setup{targets: 1, drafters: 1, micros: 1, steps: 3, slots: 2, checkpoint: 1, budget: 9}
+	x := stage(t, s, func(w *world) bool { return len(w.disk) == 2 })
+	r := x.leave()
+	c, err := New(s.config(r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for acts := c.Handle(t0, Begin{}); len(acts) > 0; acts = acts[1:] {
+		if o, ok := acts[0].(OpenImage); ok {
+			acts = append(acts, c.Handle(t0, ImageFailed{Image: o.Image, Err: runner.Errorf(runner.Invalid, "torn")})...)
+		}
+	}
+	v := c.View()
+	if len(v.Degraded) != 2 {
+		t.Fatalf("degraded: got %q, want two checkpoints", v.Degraded)
+	}
+	for _, d := range v.Degraded {
+		if !strings.HasPrefix(d, "checkpoint ") || !strings.HasSuffix(d, " is bad: torn") {
+			t.Errorf("degraded: got %q", d)
+		}
+	}
+	if want := (Restored{Lineage: 2, Undone: r.Committed}); v.Restored != want || r.Committed < 2 {
+		t.Errorf("restored: got %+v, want %+v", v.Restored, want)
+	}
+	if good := x.core.View(); good.Restored != (Restored{}) || len(good.Degraded) != 0 {
+		t.Errorf("undisturbed: got %+v, %q", good.Restored, good.Degraded)
+	}
+}

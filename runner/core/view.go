@@ -37,10 +37,18 @@ type View struct {
 	Verdicts     Verdicts
 	Failures     []runner.Failure
 	Degraded     []string
+	Restored     Restored // the newest of this life; of lineage 0: none
 	Ending       bool
 	Finished     bool
 	Code         int
 	Reason       string
+}
+
+// Restored is how a restore, or a resume, went on.
+type Restored struct {
+	Lineage runner.Lineage // that begins with it
+	Step    runner.Step    // whose state was restored
+	Undone  runner.Step    // so many decided steps are trained again
 }
 
 // WorkerView is one worker.
@@ -104,7 +112,7 @@ func (c *Core) View() View {
 	f := &c.figures
 	v := View{Step: c.decided, Steps: c.limit(), Lineage: c.lineage, Communicator: c.communicator, Chain: c.chain, Phase: c.step.Phase.String(),
 		Rows: f.total.rows, Samples: f.total.samples, Tokens: f.total.tokens, Skipped: f.skipped, Trained: f.trained, LossFirst: f.lossFirst, LossLast: f.lossLast, Losses: f.losses.all(),
-		Evaluations: slices.Clone(f.scores), Moments: c.moments(), Stalls: f.stalls, Verdicts: f.verdicts, Failures: slices.Clone(f.failures), Degraded: c.degraded(),
+		Evaluations: slices.Clone(f.scores), Moments: c.moments(), Stalls: f.stalls, Verdicts: f.verdicts, Failures: slices.Clone(f.failures), Degraded: c.degraded(), Restored: f.restored,
 		Ending: c.end.on, Finished: c.end.finished, Code: c.end.code, Reason: c.end.reason}
 	if p := c.planOf(max(1, c.decided)); p != nil {
 		v.Epoch = p.Plan.Epoch

@@ -164,6 +164,7 @@ func (u *up) fill(s *admin.Status, v drive.View) {
 	s.HeldoutLoss, _ = heldoutOf(v.Evaluations)
 	s.ImageStall = stallOf(v.Stalls)
 	s.Workers, s.Gate, s.Arenas, s.Images = u.workers(v, now), gateOf(v, now), arenasOf(v), imagesOf(v)
+	s.Restored = restoredOf(v.Restored)
 	s.Checkpoint = nil
 	if c := u.store.last(); c != nil {
 		s.Checkpoint = &admin.CheckpointStatus{Name: c.name, Step: c.step, At: c.at}
@@ -285,6 +286,14 @@ func lossesOf(sources []string, known []core.SourceLoss) []admin.SourceLoss {
 		}
 	}
 	return out
+}
+
+// restoredOf gives the newest restore of this supervisor's life.
+func restoredOf(r core.Restored) *admin.RestoreStatus {
+	if r.Lineage == 0 {
+		return nil
+	}
+	return &admin.RestoreStatus{Lineage: r.Lineage, Step: r.Step, Undone: r.Undone}
 }
 
 // stallOf gives how long commits waited for images.

@@ -1,9 +1,11 @@
 package up
 
 import (
+	"cmp"
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,15 +27,16 @@ type store struct {
 	// processors have room for the loop while a checkpoint is made or proved.
 	processors processors
 
-	mu     sync.Mutex // guards below
-	newest *published
+	mu  sync.Mutex  // guards below
+	all []published // by lineage, then step
 }
 
-// published is the newest checkpoint of this supervisor's life.
+// published is a checkpoint that is there, as far as is known.
 type published struct {
-	name string
-	step runner.Step
-	at   time.Time
+	name    string
+	step    runner.Step
+	lineage runner.Lineage
+	at      time.Time
 }
 
 var _ drive.Store = (*store)(nil)
@@ -50,6 +53,7 @@ func (s *store) Open(name string, want runner.Digest) (drive.Region, error) {
 	var err error
 	s.processors.beside(func() { f, facts, err = image.Open(s.path(name)) })
 	if err != nil {
+		s.forget(name)
 		return nil, err
 	}
 	if facts.Image != hex.EncodeToString(want[:]) {
@@ -80,22 +84,45 @@ func (s *store) Publish(p drive.Publication) (string, error) {
 			return "", runner.Errorf(runner.Unavailable, "name the best checkpoint: %w", err)
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.newest == nil || p.Step >= s.newest.step {
-		s.newest = &published{name, p.Step, time.Now()}
-	}
+	s.note(published{name, p.Step, p.Lineage, time.Now()})
 	return name, nil
 }
 
 // Remove deletes a checkpoint.
-func (s *store) Remove(name string) error { return image.Remove(s.dir, name) }
+func (s *store) Remove(name string) error {
+	s.forget(name)
+	return image.Remove(s.dir, name)
+}
 
-// last gives the newest checkpoint made or found.
+// note keeps what is there now. A step that was restored from may be published
+// again, in a newer lineage: by that a checkpoint is newer than one of a later
+// step that was undone.
+func (s *store) note(p published) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = slices.DeleteFunc(s.all, func(o published) bool { return o.name == p.name })
+	at, _ := slices.BinarySearchFunc(s.all, p, func(a, b published) int {
+		return cmp.Or(cmp.Compare(a.lineage, b.lineage), cmp.Compare(a.step, b.step))
+	})
+	s.all = slices.Insert(s.all, at, p)
+}
+
+// forget drops what is gone or damaged.
+func (s *store) forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = slices.DeleteFunc(s.all, func(o published) bool { return o.name == name })
+}
+
+// last gives the newest checkpoint made or found, nil without one.
 func (s *store) last() *published {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.newest
+	if len(s.all) == 0 {
+		return nil
+	}
+	p := s.all[len(s.all)-1]
+	return &p
 }
 
 // openStore sweeps what a crash left and finds the newest checkpoint.
@@ -113,10 +140,8 @@ func openStore(dir string) (*store, error) {
 	s := &store{dir: dir, writer: image.Disk{}}
 	for _, c := range all {
 		if c.Err == nil {
-			s.newest = &published{name: c.Name, step: c.Facts.Step}
-			if t, err := time.Parse(time.RFC3339, c.Facts.Written); err == nil {
-				s.newest.at = t
-			}
+			at, _ := time.Parse(time.RFC3339, c.Facts.Written) // zero where an older version wrote no time
+			s.note(published{c.Name, c.Facts.Step, c.Facts.Lineage, at})
 		}
 	}
 	return s, nil

@@ -34,7 +34,7 @@ func (u *up) summary(f core.Finish, hint string) admin.Summary {
 	}
 	s.Steps, s.Rows, s.Samples, s.Tokens, s.Skipped, s.Lineage = v.Step, v.Rows, v.Samples, v.Tokens, v.Skipped, v.Lineage
 	s.Failures = v.Failures
-	s.ImageStall = stallOf(v.Stalls)
+	s.ImageStall, s.Restored = stallOf(v.Stalls), restoredOf(v.Restored)
 	if v.Trained {
 		s.LossFirst, s.LossLast = &v.LossFirst, &v.LossLast
 	}

@@ -43,8 +43,8 @@ func Lines(last, next admin.Status) (lines []string) {
 	lines = append(lines, workerLines(last, next)...)
 	lines = append(lines, deviceLines(last, next)...)
 	lines = append(lines, failureLines(last, next)...)
-	if next.Lineage > last.Lineage && last.Lineage > 0 {
-		lines = append(lines, fmt.Sprintf("restored: lineage %d goes on from step %d", next.Lineage, next.Step))
+	if r := next.Restored; r != nil && (last.Restored == nil || *r != *last.Restored) {
+		lines = append(lines, "restored: "+restoredLine(r))
 	}
 	if c := next.Checkpoint; c != nil && (last.Checkpoint == nil || c.Name != last.Checkpoint.Name) { // the best one is published a second time
 		lines = append(lines, fmt.Sprintf("checkpoint %s at step %d", c.Name, c.Step))
@@ -60,6 +60,18 @@ func Lines(last, next admin.Status) (lines []string) {
 		lines = append(lines, ownEndLine(next))
 	}
 	return lines
+}
+
+// restoredLine tells where a run went on, and what that cost.
+func restoredLine(r *admin.RestoreStatus) string {
+	again := fmt.Sprintf("%d decided steps are trained again", r.Undone)
+	switch r.Undone {
+	case 0:
+		again = "no step is trained again"
+	case 1:
+		again = "1 decided step is trained again"
+	}
+	return fmt.Sprintf("lineage %d goes on from step %d; %s", r.Lineage, r.Step, again)
 }
 
 // acceptanceLines tells of each evaluation, by the step that was evaluated: the

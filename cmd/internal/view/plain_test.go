@@ -56,6 +56,9 @@ func TestLines(t *testing.T) {
 	zero, fail := 0, runner.Failure{Worker: drafter1, Generation: 1, Cause: runner.CauseSignal, Message: "killed by\nSIGKILL\u001b[2J", Hint: "see the log", At: time.Unix(1005, 0)}
 	cert := &runner.Certificate{Attention: "sdpa"}
 	same := func(*admin.Status) {}
+	restored := func(lineage runner.Lineage, step, undone runner.Step) func(*admin.Status) {
+		return func(s *admin.Status) { s.Restored = &admin.RestoreStatus{Lineage: lineage, Step: step, Undone: undone} }
+	}
 	cases := []struct {
 		name string
 		from func(*admin.Status) // nil: the zero status
@@ -109,7 +112,10 @@ func TestLines(t *testing.T) {
 			func(s *admin.Status) {
 				s.Stages[0] = admin.Stage{Name: "environment", State: admin.StageRunning, Done: 300 << 20, Total: 900 << 20}
 			}, []string{"environment: 300 MiB of 900 MiB"}},
-		{"a restore", same, func(s *admin.Status) { s.Lineage, s.Step = 2, 175 }, []string{"restored: lineage 2 goes on from step 175"}},
+		{"a restore", same, restored(2, 175, 9), []string{"restored: lineage 2 goes on from step 175; 9 decided steps are trained again"}},
+		{"a restore that undoes one", restored(2, 9, 0), restored(3, 6, 1), []string{"restored: lineage 3 goes on from step 6; 1 decided step is trained again"}},
+		{"a resume that undoes none", same, restored(4, 8, 0), []string{"restored: lineage 4 goes on from step 8; no step is trained again"}},
+		{"the same restore", restored(4, 8, 0), restored(4, 8, 0), nil},
 		{"a checkpoint", same, func(s *admin.Status) { s.Checkpoint = &admin.CheckpointStatus{Name: "step-180", Step: 180} }, []string{"checkpoint step-180 at step 180"}},
 		{"acceptance is of the step that was evaluated", func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(1), at(0) },
 			func(s *admin.Status) { s.Acceptance, s.AcceptanceAt = f(5.498), at(160) }, []string{"acceptance 5.50 at step 160"}},

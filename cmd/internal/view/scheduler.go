@@ -48,12 +48,20 @@ func (m model) scheduler() string {
 func (m model) losses() string {
 	var parts []string
 	for _, x := range m.status.Losses {
-		parts = figure(parts, oneLine(x.Source, 30), "%.4f", x.Loss)
+		parts = figure(parts, lastOf(oneLine(x.Source, 0), 30), "%.4f", x.Loss)
 	}
 	if len(m.status.Losses) < 2 || len(parts) == 0 {
 		return ""
 	}
 	return oneLine("loss by source: "+strings.Join(parts, " · "), m.width-2)
+}
+
+// lastOf shortens a path from its front: files of one directory differ at its end.
+func lastOf(text string, most int) string {
+	if r := []rune(text); len(r) > most {
+		return "…" + string(r[len(r)-most+1:])
+	}
+	return text
 }
 
 // pluginLines tells of a question that its plugin leaves open for long, at

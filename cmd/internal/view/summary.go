@@ -29,6 +29,9 @@ func Summary(s admin.Summary) string {
 	if s.AcceptanceNonlooping != nil && s.LoopingShare != nil {
 		row("", "%.2f on the %d prompts that do not loop (%.0f %% do)", *s.AcceptanceNonlooping, s.PromptsNonlooping, *s.LoopingShare*100)
 	}
+	if s.AcceptanceNonlooping == nil && s.LoopingShare != nil && *s.LoopingShare == 1 {
+		row("", "all %d prompts loop: their texts are easy to guess", s.Prompts)
+	}
 	if s.PlainTokensPerS != nil && s.DecodeTokensPerS != nil && s.Speedup != nil {
 		row("decoding", "%.1f -> %.1f tokens/s, %.2f x", *s.PlainTokensPerS, *s.DecodeTokensPerS, *s.Speedup)
 	}
@@ -40,6 +43,9 @@ func Summary(s admin.Summary) string {
 	}
 	if w := s.ImageStall; w.Share != nil && w.Commits > 0 {
 		row("images", "kept commits waiting %.1f %% of the time, %.0f ms at the longest", *w.Share*100, w.LongestS*1000)
+	}
+	if r := s.Restored; r != nil {
+		row("restored", "%s", restoredLine(r))
 	}
 	if s.Skipped > 0 {
 		row("skipped", "%s samples", count(s.Skipped))

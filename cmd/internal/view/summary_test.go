@@ -32,6 +32,10 @@ func TestSummary(t *testing.T) {
 	if got := Summary(full); got != want {
 		t.Errorf("want\n%s\ngot\n%s", want, got)
 	}
+	full.AcceptanceNonlooping, full.LoopingShare, full.Restored = nil, f(1), &admin.RestoreStatus{Lineage: 2, Step: 8, Undone: 3}
+	if got := Summary(full); !strings.Contains(got, "  all 24 prompts loop: their texts are easy to guess\n") || !strings.Contains(got, "  restored     lineage 2 goes on from step 8; 3 decided steps are trained again\n") {
+		t.Errorf("all loop, and restored: got\n%s", got)
+	}
 	refused := admin.Summary{Name: "x", Exit: 3, ExitReason: "a long reason"}
 	if got := Summary(refused); got != "run x ended with exit 3, before any step\n" {
 		t.Errorf("got %q", got)
