@@ -121,9 +121,6 @@ func TestTail(t *testing.T) {
 }
 
 func TestLook(t *testing.T) {
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("no git")
-	}
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +145,18 @@ func TestLook(t *testing.T) {
 			t.Fatalf("git %v: %v: %s", args, err, out)
 		}
 	}
+	if _, err := exec.LookPath("git"); err != nil { // an answer too, and all that there is to see here
+		at(dir, "none", "not under git: exec: \"git\": executable file not found")
+		return
+	}
 	at(dir, "none", "not under git: fatal: not a git repository")
+	t.Run("without git", func(t *testing.T) {
+		t.Setenv("PATH", t.TempDir())
+		c, err := look(t.Context(), dir)
+		if err != nil || c.Commit != "none" || !strings.Contains(c.State, "not under git: exec: \"git\": executable file not found") {
+			t.Errorf("got %+v, %v; want no commit, and why", c, err)
+		}
+	})
 	run("init", "-q")
 	at(dir, "none", "no commit: ")
 	write("a")
