@@ -69,7 +69,7 @@ def message(shape: Shape, directory: Path, *, device: str, threads: int) -> work
             clip_norm=1.0,
             compute_dtype=shape.dtype,
         ),
-        flex=worker_pb2.Flex(backend="triton", replay=True) if gpu else None,
+        flex=worker_pb2.Flex(backend="triton", copy_keys=True, replay=True) if gpu else None,
     )
 
 

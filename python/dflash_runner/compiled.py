@@ -27,6 +27,10 @@ from dflash_runner.errors import Kind, WorkerError
 Backend = str | Callable[..., Any]
 """Of the compiler: torch's own by name, or another in tests."""
 
+_OPTIONS = {"triton.autotune_pointwise": False}
+"""Of torch's own compiler: one choice of sizes for a kernel in place of a measured one of several. That takes
+an eighth from a cold first pass, and no step was slower for it."""
+
 
 class Compiled:
     """One compiled function; called as the plain one is."""
@@ -47,7 +51,8 @@ class Compiled:
         """
         code = function.__code__.replace(co_name=f"{function.__name__}_of_{what.replace(' ', '_')}")
         own = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__)
-        compiled = torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
+        options = dict(_OPTIONS) if backend == "inductor" else None
+        compiled = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
         if not hasattr(compiled, "_torchdynamo_orig_callable") or torch._dynamo.config.disable:  # noqa: SLF001
             raise WorkerError(
                 Kind.FATAL,

@@ -95,6 +95,7 @@ class FlexSettings:
     backward_block_n2: int = 0
     backward_warps: int = 0
     backward_stages: int = 0
+    copy_keys: bool = False  # each query head has keys and values of its own
     replay: bool = False  # micro-steps are recorded on the GPU in warm-up, and replayed
 
 
@@ -166,13 +167,13 @@ def _flex(message: Any) -> FlexSettings:
     sizes = {}
     for field in fields(FlexSettings):
         value = getattr(message, field.name)
-        if field.name in ("backend", "replay"):
+        if field.name in ("backend", "copy_keys", "replay"):
             continue
         if value & (value - 1) and "stages" not in field.name:
             raise ValueError(f"flex.{field.name}: want a power of two, or 0 for torch's choice, got {value}")
         sizes[field.name] = value
     backend = _choice("flex.backend", message.backend or "triton", FLEX_BACKENDS)
-    return FlexSettings(backend=backend, replay=message.replay, **sizes)
+    return FlexSettings(backend=backend, copy_keys=message.copy_keys, replay=message.replay, **sizes)
 
 
 def _check_attention(configuration: Configuration) -> None:

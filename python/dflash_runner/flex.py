@@ -44,10 +44,23 @@ def kernel_options(settings: FlexSettings) -> dict[str, Any]:
 
 
 def _attention(
-    query_BHQE: Tensor, key_BGXE: Tensor, value_BGXE: Tensor, mask: BlockMask, options: dict[str, Any]
+    query_BHQE: Tensor,
+    key_BGXE: Tensor,
+    value_BGXE: Tensor,
+    mask: BlockMask,
+    options: dict[str, Any],
+    copies: int,
 ) -> Tensor:
     """What is compiled: the output by tokens, [B,Q,H,E], which is how it lies in memory where the queries do;
-    its gradient then comes as it is, where by heads it would be copied into their order."""
+    its gradient then comes as it is, where by heads it would be copied into their order.
+
+    A program of the keys' backward goes through all queries that see its tile, of all heads that share it.
+    The first tiles of a document are seen by nearly every block, so the last such programs end long after
+    the rest; with copies there are as many more, and each is as much shorter."""
+    if copies > 1:
+        key_BGXE, value_BGXE = (
+            x[:, :, None].expand(-1, -1, copies, -1, -1).flatten(1, 2) for x in (key_BGXE, value_BGXE)
+        )
     out_BHQE = flex_attention(
         query_BHQE, key_BGXE, value_BGXE, block_mask=mask, enable_gqa=True, kernel_options=options
     )
@@ -98,7 +111,7 @@ class Flex:
             WorkerError: fatal, where the environment switches the compiler off.
         """
         self._compiled = Compiled(_attention, what="attention", backend=backend)
-        self._options = kernel_options(settings)
+        self._options, self._copies = kernel_options(settings), settings.copy_keys
         self.counter = AttentionCounter()
 
     def over(self, rule: Rule) -> Attend:
@@ -129,5 +142,6 @@ class Flex:
         if odd:
             self._compiled.refuse(f"want queries, keys and values in {DTYPE}, got {odd[0]}")
         self.counter.calls += 1
-        out_BQHE = self._compiled(query_BHQE, key_BGXE, value_BGXE, mask, self._options)
+        copies = query_BHQE.shape[1] // key_BGXE.shape[1] if self._copies else 1
+        out_BQHE = self._compiled(query_BHQE, key_BGXE, value_BGXE, mask, self._options, copies)
         return out_BQHE.transpose(1, 2)

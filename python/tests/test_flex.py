@@ -39,13 +39,15 @@ def worker(settings: Configuration, watch: Watch) -> Worker:
     return Worker(settings, watch)
 
 
+@pytest.mark.parametrize("copy_keys", [False, True])
 @pytest.mark.parametrize("length", [128, 200, 333])
-def test_equals_the_dense_mask_forward_and_backward(watch: Watch, length: int) -> None:
-    """Tiles, element rule, head groups and scale, through the compiled call."""
+def test_equals_the_dense_mask_forward_and_backward(watch: Watch, length: int, copy_keys: bool) -> None:
+    """Tiles, element rule, head groups and scale, through the compiled call, with and without copies."""
     del watch
     rule = rule_of(length, seed=length)
     results = []
-    for attend in (Flex(FlexSettings(), backend=FakeCompiler()).over(rule), sdpa(rule, dtype=flex.DTYPE)):
+    ours = Flex(FlexSettings(copy_keys=copy_keys), backend=FakeCompiler())
+    for attend in (ours.over(rule), sdpa(rule, dtype=flex.DTYPE)):
         tensors = drawn(rule)
         out = attend(*tensors)
         out.float().square().sum().backward()
@@ -105,6 +107,25 @@ def test_the_oracle_sees_wrong_tiles(
     monkeypatch.setattr(tiles, "tiles", wrong)
     difference = worker.subject.oracle()
     assert not difference.largest <= difference.tolerance
+
+
+def test_copied_keys_are_each_heads_own(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernels are given: as many heads of keys as of queries, or those that share them."""
+    del watch
+    rule, seen = rule_of(128, seed=1), []
+    real = flex.flex_attention
+
+    def spy(query: Any, key: Any, *rest: Any, **given: Any) -> Any:
+        seen.append((query.shape[1], key.shape[1]))
+        return real(query, key, *rest, **given)
+
+    monkeypatch.setattr(flex, "flex_attention", spy)
+    query, key, value = drawn(rule)
+    for copy_keys, want in ((True, query.shape[1]), (False, key.shape[1])):
+        Flex(FlexSettings(copy_keys=copy_keys), backend=FakeCompiler()).over(rule)(query, key, value)
+        assert set(seen) == {(query.shape[1], want)}
+        seen.clear()
+    assert key.shape[1] < query.shape[1]
 
 
 def test_options_are_the_kernels_own() -> None:

@@ -67,6 +67,7 @@ def message(directory: Path) -> worker_pb2.Configuration:
         threads=4,
         seed=3,
         attention="flex",
+        flex=worker_pb2.Flex(copy_keys=True),
         target=worker_pb2.Target(directory=str(directory), dtype="bfloat16", layer_ids=[1, 2, 3]),
         drafter=worker_pb2.Drafter(
             layers=LAYERS,

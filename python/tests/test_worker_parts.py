@@ -320,9 +320,10 @@ def test_compiled_attention_is_for_a_drafter_on_a_gpu(
     """It is taken there, with its options; whatever cannot run it is told."""
     message = configuration(tmp_path, device="cuda:0", attention="flex")
     message.training.compute_dtype, message.drafter.head_dim = "bfloat16", 16
-    message.flex.warps, message.flex.backward_stages = 8, 3
+    message.flex.warps, message.flex.backward_stages, message.flex.copy_keys = 8, 3, True
     got = config.from_message(message).flex
     assert (got.backend, got.warps, got.backward_stages, got.block_m) == ("triton", 8, 3, 0)
+    assert got.copy_keys
     part, _, name = path.rpartition(".")
     setattr(getattr(message, part) if part else message, name, value)
     with pytest.raises(ValueError, match=re.escape(want)):

@@ -14,7 +14,7 @@ func defaults() *Config {
 			InitializerRange: 0.08, Steps: 700, Batch: 8, SequenceTokens: 128,
 			LearningRate: 0.004, WeightDecay: 0.01, Seed: 1,
 		}},
-		Drafter: Drafter{Layers: 5, CapturedLayers: 5, BlockSize: 16, Attention: "auto", Flex: Flex{Backend: "triton", Replay: "true"}, Precision: "compute_dtype", MaskTokenID: -1},
+		Drafter: Drafter{Layers: 5, CapturedLayers: 5, BlockSize: 16, Attention: "auto", Flex: Flex{Backend: "triton", CopyKeys: "true", Replay: "true"}, Precision: "compute_dtype", MaskTokenID: -1},
 		Data: Data{Format: "auto", Regenerate: Regenerate{
 			HeldoutSamples: 64, PromptTokens: 32, NewTokens: 96, Batch: 64,
 		}},

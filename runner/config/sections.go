@@ -173,6 +173,8 @@ type Flex struct {
 	BackwardWarps int `yaml:"backward_warps" min:"0" max:"16"`
 	// BackwardStages of the backward's pipeline; 0: torch's choice. Default 0.
 	BackwardStages int `yaml:"backward_stages" min:"0" max:"8"`
+	// CopyKeys gives each query head keys and values of its own where several share them: the backward has shorter pieces of work then, which fill the GPU better (a fifth less of it at the reference sizes), for more memory. Default true.
+	CopyKeys string `yaml:"copy_keys" enum:"true|false"`
 	// Replay records a micro-step on the GPU in warm-up and replays it: the same kernels, started at once. The last of a step, in which several drafters sum, is not replayed. Default true.
 	Replay string `yaml:"replay" enum:"true|false"`
 }

@@ -42,15 +42,19 @@ func plainActivations(m Model, r Rows, u Use) uint64 {
 //
 //	a layer    e Q (4H + 4A + G + 3I)   two sums and their norms; queries before and after their turn,
 //	                                    the output and its copy by token; keys; gate, up and their product
-//	           + e (2G (S+Q) + S G)     keys and values, joined; keys of the context
+//	           + e (2G (S+Q) + S G)     keys and values, joined, with A for G where heads have their own; keys of the context
 //	           + 4 heads Q              the softmax's sums
 //	once       e (2 S H + 2 Q H + 2 R H)  the context before and after its norm, noise, last norm, its slots
 //	                                    and their gradient
 //	at its top the larger of one chunk of logits with its gradient and one MLP's backward, e Q (3I + 2H)
-func compiledActivations(m Model, r Rows, e uint64) uint64 {
+func compiledActivations(m Model, r Rows, u Use) uint64 {
+	e, joined := u.Element, m.KVHeads*m.HeadDim
+	if u.CopyKeys {
+		joined = m.Heads * m.HeadDim
+	}
 	queries, slots := r.Anchors*r.BlockSize, r.Anchors*(r.BlockSize-1)
 	hidden, all, kv := m.Hidden, m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
-	layer := e*(queries*(4*hidden+4*all+kv+3*m.Intermediate)+2*kv*(r.Bucket+queries)+r.Bucket*kv) + 4*m.Heads*queries
+	layer := e*(queries*(4*hidden+4*all+kv+3*m.Intermediate)+2*joined*(r.Bucket+queries)+r.Bucket*kv) + 4*m.Heads*queries
 	once := 2 * e * hidden * (r.Bucket + queries + slots)
 	chunk := 2 * e * m.Vocab * chunkRows(slots, compiledChunkBytes/(e*m.Vocab))
 	return m.Layers*layer + once + max(chunk, e*queries*(3*m.Intermediate+2*hidden))

@@ -28,13 +28,14 @@ type Rows struct {
 
 // Use says how a worker computes.
 type Use struct {
-	Element uint64 // bytes of one element of its compute dtype
-	Dense   bool   // attention keeps its scores (sdpa with an explicit mask); else it is compiled
-	CUDA    bool
-	Replay  bool   // micro-steps, or a target's rows, are recorded and replayed
-	Peers   bool   // others sum gradients with it, in backwards that are not replayed
-	Slots   uint64 // bytes of its arena, where that lies on its device
-	FP8     bool   // products of layers and head are in eight bits
+	Element  uint64 // bytes of one element of its compute dtype
+	Dense    bool   // attention keeps its scores (sdpa with an explicit mask); else it is compiled
+	CUDA     bool
+	Replay   bool   // micro-steps, or a target's rows, are recorded and replayed
+	Peers    bool   // others sum gradients with it, in backwards that are not replayed
+	CopyKeys bool   // each query head has keys and values of its own in compiled attention
+	Slots    uint64 // bytes of its arena, where that lies on its device
+	FP8      bool   // products of layers and head are in eight bits
 }
 
 // Memory is an estimate of what one worker takes on its device, in bytes. What
@@ -143,7 +144,7 @@ func DrafterMemory(m Model, r Rows, u Use) Memory {
 	if u.Element < 4 {
 		weights += trained * u.Element
 	}
-	kept := compiledActivations(m, r, u.Element)
+	kept := compiledActivations(m, r, u)
 	if u.Dense {
 		kept = plainActivations(m, r, u)
 	}

@@ -139,6 +139,13 @@ func TestMemoryByHand(t *testing.T) {
 	if flex := DrafterMemory(m, r, Use{Element: 2, CUDA: true}); flex.Activations != 312+80+104 {
 		t.Errorf("compiled: got %+v", flex)
 	}
+	// Two query heads of 2 share keys and values of 2: copied, the joined ones are twice as wide, 2*2*(4+4)*2 more.
+	shared := m
+	shared.Heads = 2
+	alone, copied := DrafterMemory(shared, r, Use{Element: 2, CUDA: true}), DrafterMemory(shared, r, Use{Element: 2, CUDA: true, CopyKeys: true})
+	if copied.Activations != alone.Activations+64 {
+		t.Errorf("copied keys: got %d beside %d", copied.Activations, alone.Activations)
+	}
 	// In fp8: a layer's 16 + 18 weights and a head of 16 rows of 2, each with its transpose, 2*(34+32) = 132; an
 	// input and a gradient with theirs, 4*4*3 = 48.
 	of, eight := DrafterMemory(m, r, Use{Element: 2, CUDA: true}), DrafterMemory(m, r, Use{Element: 2, CUDA: true, FP8: true})

@@ -82,9 +82,9 @@ func TestFit(t *testing.T) {
 		buckets []int
 	}{
 		"room for all":                  {nil, gpusOf(140), 512, []int{3072}},
-		"a pair on less":                {nil, gpusOf(51), 400, []int{3072}},
-		"as few as a row may have":      {nil, gpusOf(47), 117, []int{2816}},
-		"shorter rows before too few":   {nil, gpusOf(46), 80, []int{1920}},
+		"a pair on less":                {nil, gpusOf(51), 368, []int{3072}},
+		"as few as a row may have":      {nil, gpusOf(47), 106, []int{2560}},
+		"shorter rows before too few":   {nil, gpusOf(46), 74, []int{1792}},
 		"apart there is more room":      {nil, gpusOf(35, 35), 512, []int{3072}},
 		"grown to the reference":        {[]string{"training.buckets=[512,1024]", "training.anchors=64"}, gpusOf(140), 511, []int{512, 3072}},
 		"more than the reference stays": {[]string{"training.buckets=[8192]", "training.anchors=1024"}, gpusOf(140), 1024, []int{8192}},

@@ -53,7 +53,8 @@ func (w work) memory(target placement.Use) map[runner.Role]placement.Memory {
 	dense, drafters := c.Drafter.Attention == "sdpa", int(c.Workers.Drafters)
 	repeats := drafters == 1 || c.Training.RowsPerStep*c.Training.DrawsPerRow > drafters // else peers sum in every backward, and none is recorded
 	drafter := placement.Use{Element: bytesOf(c.Training.ComputeDType), CUDA: w.cuda, Dense: dense,
-		Replay: w.cuda && !dense && repeats && c.Drafter.Flex.Replay == "true", Peers: drafters != 1, FP8: c.Drafter.Precision == config.PrecisionFP8}
+		Replay: w.cuda && !dense && repeats && c.Drafter.Flex.Replay == "true", CopyKeys: c.Drafter.Flex.CopyKeys == "true",
+		Peers: drafters != 1, FP8: c.Drafter.Precision == config.PrecisionFP8}
 	target.Replay = w.cuda && c.Target.Replay == "true"
 	return map[runner.Role]placement.Memory{
 		runner.Target:  placement.TargetMemory(w.target, w.drafter, w.rows, target),

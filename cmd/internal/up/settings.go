@@ -108,7 +108,8 @@ func flex(f config.Flex) *workerv1.Flex {
 		BlockM: uint32(f.BlockM), BlockN: uint32(f.BlockN), Warps: uint32(f.Warps), Stages: uint32(f.Stages),
 		BackwardBlockM1: uint32(f.BackwardBlockM1), BackwardBlockN1: uint32(f.BackwardBlockN1),
 		BackwardBlockM2: uint32(f.BackwardBlockM2), BackwardBlockN2: uint32(f.BackwardBlockN2),
-		BackwardWarps: uint32(f.BackwardWarps), BackwardStages: uint32(f.BackwardStages), Replay: f.Replay == "true"}
+		BackwardWarps: uint32(f.BackwardWarps), BackwardStages: uint32(f.BackwardStages),
+		CopyKeys: f.CopyKeys == "true", Replay: f.Replay == "true"}
 }
 
 // corpus is the configuration's corpus as jobs are told it.

@@ -414,7 +414,8 @@ type Flex struct {
 	BackwardBlockN2 uint32                 `protobuf:"varint,9,opt,name=backward_block_n2,json=backwardBlockN2,proto3" json:"backward_block_n2,omitempty"`
 	BackwardWarps   uint32                 `protobuf:"varint,10,opt,name=backward_warps,json=backwardWarps,proto3" json:"backward_warps,omitempty"`
 	BackwardStages  uint32                 `protobuf:"varint,11,opt,name=backward_stages,json=backwardStages,proto3" json:"backward_stages,omitempty"`
-	Replay          bool                   `protobuf:"varint,12,opt,name=replay,proto3" json:"replay,omitempty"` // micro-steps are recorded on the GPU in warm-up, and replayed
+	Replay          bool                   `protobuf:"varint,12,opt,name=replay,proto3" json:"replay,omitempty"`                     // micro-steps are recorded on the GPU in warm-up, and replayed
+	CopyKeys        bool                   `protobuf:"varint,13,opt,name=copy_keys,json=copyKeys,proto3" json:"copy_keys,omitempty"` // each query head has keys and values of its own
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -529,6 +530,13 @@ func (x *Flex) GetBackwardStages() uint32 {
 func (x *Flex) GetReplay() bool {
 	if x != nil {
 		return x.Replay
+	}
+	return false
+}
+
+func (x *Flex) GetCopyKeys() bool {
+	if x != nil {
+		return x.CopyKeys
 	}
 	return false
 }
@@ -1458,7 +1466,7 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"train_data\x18\r \x01(\tR\ttrainData\x12!\n" +
 	"\fheldout_data\x18\x0e \x01(\tR\vheldoutData\x12\x18\n" +
 	"\aprompts\x18\x0f \x01(\tR\aprompts\x121\n" +
-	"\x04flex\x18\x10 \x01(\v2\x1d.dflash_runner.worker.v1.FlexR\x04flex\"\x98\x03\n" +
+	"\x04flex\x18\x10 \x01(\v2\x1d.dflash_runner.worker.v1.FlexR\x04flex\"\xb5\x03\n" +
 	"\x04Flex\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x17\n" +
 	"\ablock_m\x18\x02 \x01(\rR\x06blockM\x12\x17\n" +
@@ -1472,7 +1480,8 @@ const file_dflash_runner_worker_v1_worker_proto_rawDesc = "" +
 	"\x0ebackward_warps\x18\n" +
 	" \x01(\rR\rbackwardWarps\x12'\n" +
 	"\x0fbackward_stages\x18\v \x01(\rR\x0ebackwardStages\x12\x16\n" +
-	"\x06replay\x18\f \x01(\bR\x06replay\"q\n" +
+	"\x06replay\x18\f \x01(\bR\x06replay\x12\x1b\n" +
+	"\tcopy_keys\x18\r \x01(\bR\bcopyKeys\"q\n" +
 	"\x06Target\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
 	"\x05dtype\x18\x02 \x01(\tR\x05dtype\x12\x1b\n" +
