@@ -169,10 +169,8 @@ def warm_up(
     progress(Progress(phase="oracle", done=1, total=1))
     clock.lap("oracle")
     _restore(subject, saved, generators)
-    between = watch.compiles
-    for bucket in reversed(configuration.training.buckets):  # shorter ones fit into what the longest left
-        subject.record(bucket)
-    between = watch.compiles - between
+    between = _record(subject, configuration, watch, progress)
+    clock.lap("record")
     with subject.calls(named=True) as named:
         second = _run_pass(subject, configuration, watch, progress, phase="second_pass")
     clock.lap("second_pass")
@@ -260,6 +258,19 @@ def _run_pass(
     linears, heads = (now - then for now, then in zip(subject.products(), products, strict=True))
     compiles = watch.compiles - compiles
     return _Pass(ran=tuple(ran), compiles=compiles, products=(linears, heads), step_ms=ran[-1].step_ms)
+
+
+def _record(
+    subject: Subject, configuration: Configuration, watch: Watch, progress: Callable[[Progress], None]
+) -> int:
+    """Compiles meanwhile; whatever is replayed from now on was recorded."""
+    compiles = watch.compiles
+    buckets = configuration.training.buckets[::-1]  # shorter ones fit into what the longest left
+    for done, bucket in enumerate(buckets):
+        progress(Progress(phase="record", bucket=bucket, done=done, total=len(buckets)))
+        subject.record(bucket)
+    progress(Progress(phase="record", bucket=buckets[-1], done=len(buckets), total=len(buckets)))
+    return watch.compiles - compiles
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
