@@ -87,6 +87,8 @@ type validated struct {
 	File     string    `json:"file"`
 	Run      string    `json:"run"` // empty where it is not valid
 	Problems []problem `json:"problems"`
+	// Warnings are what a run would begin with all the same, degraded.
+	Warnings []problem `json:"warnings"`
 	// Unchecked are paths whose check takes a plugin's process; none is started.
 	Unchecked []string `json:"unchecked"`
 }
@@ -103,19 +105,26 @@ type problem struct {
 
 // judged is what a configuration's loading came to.
 func judged(name string, loaded *config.Config, err error) validated {
-	v := validated{Valid: err == nil, File: name, Problems: []problem{}, Unchecked: []string{}}
+	v := validated{Valid: err == nil, File: name, Problems: []problem{}, Warnings: []problem{}, Unchecked: []string{}}
 	var problems config.Problems
 	switch {
 	case err == nil:
 		v.Run = loaded.Run.Name
 	case errors.As(err, &problems):
-		for _, p := range problems {
-			v.Problems = append(v.Problems, problem{p.File, p.Line, p.Column, p.Path, p.Message, p.Hint})
-		}
+		v.Problems = placed(problems)
 	default: // the file could not be read
 		v.Problems = append(v.Problems, problem{File: name, Message: err.Error(), Hint: runner.HintOf(err)})
 	}
 	return v
+}
+
+// placed gives problems as they are printed, each with its place.
+func placed(problems config.Problems) []problem {
+	out := []problem{}
+	for _, p := range problems {
+		out = append(out, problem{p.File, p.Line, p.Column, p.Path, p.Message, p.Hint})
+	}
+	return out
 }
 
 func (c *cli) configValidate() *cobra.Command {
@@ -124,8 +133,10 @@ func (c *cli) configValidate() *cobra.Command {
 		Use:   "validate",
 		Short: "Check a configuration, and the target and plugin that it names",
 		Long: "Checks a configuration, the target that it names, and the files of the plugin that it uses. Every problem is\n" +
-			"printed on stderr; exit 2. A plugin's own configuration takes its process, which is not started: a note says so.\n" +
-			"With --json valid, file, run, the problems and what was not checked are printed on stdout besides.",
+			"printed on stderr; exit 2. A plugin that would be refused is one only where scheduler.required is true: else a run\n" +
+			"begins without it, degraded, and a warning says so. A plugin's own configuration takes its process, which is not\n" +
+			"started: a note says so. With --json valid, file, run, the problems, the warnings and what was not checked are\n" +
+			"printed on stdout besides.",
 		Example: "  dflash-runner config validate -f my.yaml\n  dflash-runner config validate -f my.yaml --json",
 		Args:    atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -134,14 +145,15 @@ func (c *cli) configValidate() *cobra.Command {
 			if name == "" {
 				name = config.DefaultName
 			}
-			unchecked := []string{}
+			of := catalogued{unchecked: []string{}}
 			if err == nil {
-				unchecked, err = c.catalogued(loaded, name)
+				of = c.catalogued(loaded, name)
+				err = of.problems.Err()
 			}
 			switch {
 			case c.json:
 				v := judged(name, loaded, err)
-				v.Unchecked = unchecked
+				v.Warnings, v.Unchecked = placed(of.warnings), of.unchecked
 				return errors.Join(err, c.printJSON(v))
 			case err != nil:
 				return err
@@ -167,25 +179,37 @@ func pluginProblem(loaded *config.Config) *config.Problem {
 	return nil
 }
 
-// catalogued checks the files of the plugin that is used, and notes what of the
+// catalogued is what a look at the catalog's files came to.
+type catalogued struct {
+	problems, warnings config.Problems
+	unchecked          []string
+}
+
+// catalogued checks the files of the plugin that is used, and tells what of the
 // catalog was not checked, and which entries would be refused if they were used.
-func (c *cli) catalogued(loaded *config.Config, name string) (unchecked []string, err error) {
-	var problems config.Problems
-	unchecked = []string{}
+// The one that is used is a problem only to a run that requires it.
+func (c *cli) catalogued(loaded *config.Config, name string) catalogued {
+	of := catalogued{unchecked: []string{}}
 	for i, p := range loaded.Scheduler.Plugins {
 		at := fmt.Sprintf("scheduler.plugins[%d]", i)
 		err := host.Verify(up.Catalog(p))
 		switch used := p.Name == loaded.Scheduler.Use; {
-		case err != nil && used:
-			problems = append(problems, *pluginProblem(loaded))
+		case err != nil && used && loaded.Scheduler.Required == "true":
+			of.problems = append(of.problems, loaded.Problem(at, err))
 			continue
+		case err != nil && used:
+			wrong := loaded.Problem(at, err)
+			wrong.Message += "; the built-in would decide alone"
+			of.warnings = append(of.warnings, wrong)
+			c.tell("warning", wrong.String())
+			c.tell("hint", wrong.Hint)
 		case err != nil:
 			c.tell("note", fmt.Sprintf("%s: plugin %s is not used, and would be refused: %s", loaded.Place(at), p.Name, err))
 			continue
 		case used:
 			c.tell("note", fmt.Sprintf("plugin %s: its files were checked; its own configuration was not, as that takes its process: `dflash-runner plugins test %s -f %s`", p.Name, p.Name, name))
 		}
-		unchecked = append(unchecked, at+".config")
+		of.unchecked = append(of.unchecked, at+".config")
 	}
-	return unchecked, problems.Err()
+	return of
 }

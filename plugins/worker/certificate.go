@@ -201,7 +201,7 @@ func checkMeasured(c *workerv1.Certificate, _ *workerv1.Configuration, _ string)
 			return refuse("seconds of "+clean(phase, 80), "0 or more", s)
 		}
 	}
-	for _, phase := range []string{"first_pass", "second_pass", "oracle"} {
+	for _, phase := range []string{"first_pass", "oracle", "record", "second_pass"} {
 		if _, ok := c.Seconds[phase]; !ok {
 			return refuse("seconds of "+phase, "some", "none")
 		}

@@ -54,6 +54,7 @@ var falsify = []struct {
 	{"seconds", "", func(c *workerv1.Certificate) { c.Seconds = nil }},
 	{"seconds of total", "", func(c *workerv1.Certificate) { c.Seconds["total"] = 0 }},
 	{"seconds of oracle", "", func(c *workerv1.Certificate) { delete(c.Seconds, "oracle") }},
+	{"seconds of record", "", func(c *workerv1.Certificate) { delete(c.Seconds, "record") }},
 	{"seconds of build", "", func(c *workerv1.Certificate) { c.Seconds["build"] = -1 }},
 	{"seconds of build", "", func(c *workerv1.Certificate) { c.Seconds["build"] = math.NaN() }},
 	{"kernels", "", func(c *workerv1.Certificate) { c.Kernels = nil }},

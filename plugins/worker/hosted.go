@@ -142,6 +142,9 @@ func (h *Hosted) Said() (stderr, stdout []string) {
 	return stderr, stdout
 }
 
+// Printed gives how many bytes of lines came so far, in the log or not.
+func (h *Hosted) Printed() uint64 { return h.log.amount() }
+
 // Take notes a line that came by another way than the process's own stderr, as
 // go-plugin carries them.
 func (h *Hosted) Take(line []byte, cut bool) { h.log.stderr(line, cut) }

@@ -37,7 +37,8 @@ type lifeLog struct {
 	tail   []string
 	trace  tracebackFinder
 	noise  []string
-	noisy  int // lines of noise, kept or not
+	noisy  int    // lines of noise, kept or not
+	taken  uint64 // bytes of lines, kept or not
 	newest time.Time
 	full   bool // the file was told that it is truncated
 	cut    Cut
@@ -70,6 +71,7 @@ func (l *lifeLog) stderr(line []byte, cut bool) {
 	}
 	l.mu.Lock()
 	l.newest = time.Now()
+	l.taken += uint64(len(line)) + 1
 	lost := l.write(raw)
 	l.tail = append(l.tail, clean(text, tailWidth))
 	if len(l.tail) > tailLines {
@@ -95,6 +97,7 @@ func (l *lifeLog) noted(line []byte, cut bool) Cut {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.noisy++
+	l.taken += uint64(len(line)) + 1
 	if len(l.noise) == noiseLines {
 		return Cut{}
 	}
@@ -172,6 +175,13 @@ func (l *lifeLog) closed() (lost Cut) {
 	l.file.Close()
 	l.file = nil
 	return lost
+}
+
+// amount gives how many bytes of lines came so far, kept or not.
+func (l *lifeLog) amount() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.taken
 }
 
 // kept gives what the exit report shows.

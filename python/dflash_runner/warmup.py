@@ -18,7 +18,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -26,8 +26,7 @@ from torch import Tensor
 from dflash_runner import devices, host
 from dflash_runner.certificate import Certificate, Progress
 from dflash_runner.config import Configuration
-from dflash_runner.fold import fold
-from dflash_runner.image import tensors_digest
+from dflash_runner.kept import Kept, digest
 from dflash_runner.watch import Calls, Watch, cache_counts, graphs
 
 PASSES = 2
@@ -120,6 +119,38 @@ class _Pass:
     step_ms: float  # of the longest bucket
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Before:
+    """What a warm-up began with."""
+
+    kept: Kept
+    digest: bytes
+    graphs: int
+    cache: tuple[int, int]  # hits and misses
+
+    @classmethod
+    def of(cls, subject: Subject) -> Self:
+        """As it is."""
+        return cls(
+            kept=Kept.of(subject.changing()),
+            digest=digest(subject.state()),
+            graphs=graphs(),
+            cache=cache_counts(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Passes:
+    """What both passes and the phases between them came to."""
+
+    first: _Pass
+    unnamed: Calls  # of the first
+    difference: Difference
+    between: int  # compiles of the recordings
+    second: _Pass
+    named: Calls  # of the second
+
+
 def prepare_torch(configuration: Configuration) -> None:
     """Set threads, the device, seeds and determinism, once, before any torch work.
 
@@ -157,10 +188,34 @@ def warm_up(
         WorkerError: fatal, where flex attention ran dense.
     """
     clock.skip()
-    saved = {name: _copy(tensor) for name, tensor in subject.changing().items()}
-    generators = _generators()
-    before = _digest(subject)
-    graphs_before, cache_before = graphs(), cache_counts()
+    before = _Before.of(subject)
+    passes = _passes(
+        subject, configuration=configuration, watch=watch, clock=clock, progress=progress, before=before
+    )
+    before.kept.restore(subject.restore)
+    after = digest(subject.state())
+    watch.seal()
+    return _certificate(
+        subject,
+        configuration=configuration,
+        before=before,
+        passes=passes,
+        after=after,
+        dense_calls=watch.dense_calls,
+        seconds={**clock.seconds, "total": sum(clock.seconds.values())},
+    )
+
+
+def _passes(
+    subject: Subject,
+    *,
+    configuration: Configuration,
+    watch: Watch,
+    clock: Clock,
+    progress: Callable[[Progress], None],
+    before: _Before,
+) -> _Passes:
+    """Both passes and what stands between them, each phase a lap; the second leaves the state changed."""
     with subject.calls(named=False) as unnamed:
         first = _run_pass(subject, configuration, watch, progress, phase="first_pass")
     clock.lap("first_pass")
@@ -168,53 +223,61 @@ def warm_up(
     difference = subject.oracle()
     progress(Progress(phase="oracle", done=1, total=1))
     clock.lap("oracle")
-    _restore(subject, saved, generators)
-    between = watch.compiles
-    for bucket in reversed(configuration.training.buckets):  # shorter ones fit into what the longest left
-        subject.record(bucket)
-    between = watch.compiles - between
+    before.kept.restore(subject.restore)
+    between = _record(subject, configuration, watch, progress)
+    clock.lap("record")
     with subject.calls(named=True) as named:
         second = _run_pass(subject, configuration, watch, progress, phase="second_pass")
     clock.lap("second_pass")
-    _restore(subject, saved, generators)
-    after = _digest(subject)
-    watch.seal()
-    hits, misses = (now - then for now, then in zip(cache_counts(), cache_before, strict=True))
-    seconds = {**clock.seconds, "total": sum(clock.seconds.values())}
+    return _Passes(
+        first=first, unnamed=unnamed, difference=difference, between=between, second=second, named=named
+    )
+
+
+def _certificate(
+    subject: Subject,
+    *,
+    configuration: Configuration,
+    before: _Before,
+    passes: _Passes,
+    after: bytes,
+    dense_calls: int,
+    seconds: dict[str, float],
+) -> Certificate:
+    """What was counted and measured, as the supervisor checks it."""
+    first, second, device = passes.first, passes.second, torch.device(configuration.device)
+    hits, misses = (now - then for now, then in zip(cache_counts(), before.cache, strict=True))
     ran = first.ran + second.ran
     return Certificate(
         fingerprint=fingerprint(configuration, subject.shapes()),
         attention=configuration.attention,
         buckets=configuration.training.buckets,
         passes=PASSES,
-        graphs=graphs() - graphs_before,
-        cache=_cache(compiled=graphs() > graphs_before, hits=hits, misses=misses),
+        graphs=graphs() - before.graphs,
+        cache=_cache(compiled=graphs() > before.graphs, hits=hits, misses=misses),
         cache_hits=hits,
         cache_misses=misses,
         seconds=seconds,
-        kernels=tuple(sorted({*unnamed.kernels, *named.kernels})),
-        attention_calls=unnamed.total + named.total,
-        dense_calls=watch.dense_calls,
+        kernels=tuple(sorted({*passes.unnamed.kernels, *passes.named.kernels})),
+        attention_calls=passes.unnamed.total + passes.named.total,
+        dense_calls=dense_calls,
         first_pass_compiles=first.compiles,
-        second_pass_compiles=between + second.compiles,
+        second_pass_compiles=passes.between + second.compiles,
         peak_bytes=_peak_bytes(configuration) + subject.held_bytes(),
         step_ms=second.step_ms,
-        digest_before=before,
+        digest_before=before.digest,
         digest_after=after,
-        dense_difference=difference.largest,
-        dense_tolerance=difference.tolerance,
+        dense_difference=passes.difference.largest,
+        dense_tolerance=passes.difference.tolerance,
         device=configuration.device,
         torch=torch.__version__,
-        environment={
-            **host.relevant_environment(),
-            **devices.facts(torch.device(configuration.device)),
-        },
+        environment={**host.relevant_environment(), **devices.facts(device)},
         gradients=all(one.gradients for one in ran),
         padded_anchors=all(one.padded_anchors for one in ran),
         precision=subject.precision,
         linear_products=first.products[0] + second.products[0],
         head_products=first.products[1] + second.products[1],
-        product_kernels=named.products,
+        product_kernels=passes.named.products,
     )
 
 
@@ -262,46 +325,17 @@ def _run_pass(
     return _Pass(ran=tuple(ran), compiles=compiles, products=(linears, heads), step_ms=ran[-1].step_ms)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Generators:
-    """The state of every generator of random numbers that a run might use."""
-
-    torch_state: Tensor
-    device_states: list[Tensor]
-    python_state: object
-
-
-def _generators() -> _Generators:
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    return _Generators(
-        torch_state=torch.get_rng_state(), device_states=devices, python_state=random.getstate()
-    )
-
-
-def _restore(subject: Subject, saved: Mapping[str, Tensor], generators: _Generators) -> None:
-    """Parameters, optimiser state and generators as they were."""
-    subject.restore(saved)
-    torch.set_rng_state(generators.torch_state)
-    if generators.device_states:
-        torch.cuda.set_rng_state_all(generators.device_states)
-    random.setstate(generators.python_state)  # type: ignore[arg-type]
-
-
-def _digest(subject: Subject) -> bytes:
-    """SHA-256 of parameters, optimiser state and generators; of what is on a device, of its fold."""
-    python = torch.frombuffer(bytearray(repr(random.getstate()).encode()), dtype=torch.uint8)
-    generators = {"rng.torch": torch.get_rng_state(), "rng.python": python}
-    for number, state in enumerate(_generators().device_states):
-        generators[f"rng.device.{number}"] = state
-    held = {name: tensor if tensor.is_cpu else fold(tensor) for name, tensor in subject.state().items()}
-    return tensors_digest({**held, **generators})
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    """A copy to restore from; of zeros, which the moments of a fresh optimiser are, just one."""
-    if tensor.is_cpu or bool(tensor.any()):
-        return tensor.detach().clone()
-    return tensor.new_zeros(()).expand_as(tensor)
+def _record(
+    subject: Subject, configuration: Configuration, watch: Watch, progress: Callable[[Progress], None]
+) -> int:
+    """Compiles meanwhile; whatever is replayed from now on was recorded."""
+    compiles = watch.compiles
+    buckets = configuration.training.buckets[::-1]  # shorter ones fit into what the longest left
+    for done, bucket in enumerate(buckets):
+        progress(Progress(phase="record", bucket=bucket, done=done, total=len(buckets)))
+        subject.record(bucket)
+    progress(Progress(phase="record", bucket=buckets[-1], done=len(buckets), total=len(buckets)))
+    return watch.compiles - compiles
 
 
 def _cache(*, compiled: bool, hits: int, misses: int) -> str:

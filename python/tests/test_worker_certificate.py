@@ -84,7 +84,7 @@ def test_holds_for_a_drafter(certify: Callable[..., Certificate]) -> None:
     assert torch.equal(torch.get_rng_state(), states[0][0])
     assert random.getstate() == states[0][1]
     phases = [progress.phase for progress in told]
-    assert phases == ["first_pass"] * 3 + ["oracle"] * 2 + ["second_pass"] * 3
+    assert phases == ["first_pass"] * 3 + ["oracle"] * 2 + ["record"] * 3 + ["second_pass"] * 3
 
 
 def test_training_after_it_is_as_without_it(certify: Callable[..., Certificate], directory: Path) -> None:

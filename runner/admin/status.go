@@ -35,9 +35,9 @@ type Status struct {
 	Epoch         uint32            `json:"epoch"`
 	RowsCommitted uint64            `json:"rows_committed"`
 	Loss          *float64          `json:"loss"`
-	Losses        []SourceLoss      `json:"losses"`  // recent, of the first sources of the data
-	Sources       int               `json:"sources"` // how many there are
-	TokensPerS    *float64          `json:"tokens_per_s"`
+	Losses        []SourceLoss      `json:"losses"`       // recent, of the first sources of the data
+	Sources       int               `json:"sources"`      // how many there are
+	TokensPerS    *float64          `json:"tokens_per_s"` // over the last seconds
 	Acceptance    *float64          `json:"acceptance"`
 	AcceptanceAt  *runner.Step      `json:"acceptance_step"` // that was evaluated
 	Workers       []WorkerStatus    `json:"workers"`

@@ -24,7 +24,7 @@ type Summary struct {
 	Prompts              uint32          `json:"prompts"`
 	Lossless             *bool           `json:"lossless"`
 	Speedup              *float64        `json:"speedup"`
-	TokensPerS           *float64        `json:"tokens_per_s"`
+	TokensPerS           *float64        `json:"tokens_per_s"` // over all of training
 	Workers              []SummaryWorker `json:"workers"`
 	Gate                 SummaryGate     `json:"gate"`
 	Arenas               []SummaryArena  `json:"arenas"`

@@ -2,11 +2,13 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,16 +59,43 @@ func Default() *Config {
 
 // parseAll is Load after the file was read.
 func parseAll(file string, text []byte, overrides []string) (*Config, error) {
+	c, problems := parsed(file, text, overrides)
+	for n := len(overrides) - 1; n >= 0 && slices.ContainsFunc(problems, func(p Problem) bool { return p.File == file }); n-- {
+		_, before := parsed(file, text, overrides[:n])
+		c.blame(problems, before, file, overrides[n])
+	}
+	return c, problems.err()
+}
+
+// blame gives problems of the file that were not there before a --set flag to
+// that flag: a rule over several keys tells of the one that is too large, which
+// need not be the one that was changed.
+func (c *Config) blame(problems, before Problems, file, set string) {
+	for i := range problems {
+		p := &problems[i]
+		if p.File != file || slices.ContainsFunc(before, func(b Problem) bool { return b.Path == p.Path && b.Message == p.Message }) {
+			continue
+		}
+		if c != nil && p.Line > 0 && c.at[p.Path] == p.Place {
+			p.Message += fmt.Sprintf("; %s stands at %s", p.Path, p.Place)
+		}
+		p.Place = Place{File: flagged(set)}
+	}
+}
+
+// parsed gives what a file and some overrides come to, and every problem; no
+// configuration where the file cannot be read.
+func parsed(file string, text []byte, overrides []string) (*Config, Problems) {
 	c := defaults()
 	d := &decoder{file: file, at: places{"": {File: file}}}
 	root, problem := parse(file, text)
 	if problem != nil {
-		return nil, Problems{*problem}.err()
+		return nil, Problems{*problem}
 	}
 	d.value(root, reflect.ValueOf(c).Elem(), "", "")
 	d.at[""] = Place{File: file}
 	if stop := d.unreadable(file); stop != nil {
-		return nil, stop.err() // rules of version 1 say nothing about it
+		return nil, stop // rules of version 1 say nothing about it
 	}
 	for _, set := range overrides {
 		d.override(c, set)
@@ -80,7 +109,7 @@ func parseAll(file string, text []byte, overrides []string) (*Config, error) {
 	if c.Target.Directory != "" {
 		problems = append(problems, c.checkTarget(c.Target.Directory, problems)...)
 	}
-	return c, problems.err()
+	return c, problems
 }
 
 // unreadable gives the problems of a file that is no mapping or another version.

@@ -6,10 +6,13 @@ import (
 	"strings"
 )
 
+// flagged is the file of what a --set flag says.
+func flagged(set string) string { return "--set " + clip(set) }
+
 // override applies one "path=value" of a --set flag. The value is YAML: a list
 // is [a, b].
 func (d *decoder) override(c *Config, set string) {
-	file := "--set " + clip(set)
+	file := flagged(set)
 	path, text, ok := strings.Cut(set, "=")
 	path = strings.TrimSpace(path)
 	if !ok || path == "" {

@@ -4,13 +4,10 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -48,12 +45,12 @@ func (c command) run(ctx context.Context) ([]string, error) {
 	tail, begun := make(chan []string, 1), make(chan struct{})
 	// Ends when every holder of the pipe's other end is gone, or it is closed
 	// below; waited for through tail. Nothing that the command prints is told
-	// before the command is tied.
+	// before the command is on its leash.
 	go func() {
 		<-begun
 		tail <- readTail(r, c.line)
 	}()
-	err = tied(cmd, func() {
+	err = leash.Run(cmd, func() {
 		w.Close()
 		close(begun)
 	})
@@ -68,29 +65,6 @@ func (c command) run(ctx context.Context) ([]string, error) {
 		return lines, runner.Errorf(runner.Canceled, "run %s: %w", c.args[0], context.Cause(ctx))
 	}
 	return lines, err
-}
-
-// tied starts cmd, calls started once it is tied or has failed, and waits for it. The command leads a process
-// group that ends with ctx of cmd, with the command, and with this process,
-// however that dies: the parent-death signal reaches the command alone, the
-// leash what it started too. The thread is kept until the child is reaped, as
-// the parent-death signal is bound to the thread that started it.
-func tied(cmd *exec.Cmd, started func()) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	if err := cmd.Start(); err != nil {
-		started()
-		return err
-	}
-	l, err := leash.New(cmd.Process.Pid)
-	started()
-	if err != nil { // one without is not let live
-		return errors.Join(fmt.Errorf("tie its group to this process: %w", err), cmd.Cancel(), cmd.Wait())
-	}
-	defer l.Release()
-	return cmd.Wait()
 }
 
 // readTail reads lines to the end and keeps the last ones, each cut to a

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dflash-runner/dflash-runner/runner"
+	"github.com/dflash-runner/dflash-runner/runner/leash"
 )
 
 // The Python versions that the locks were made for: 3.minMinor to 3.maxMinor.
@@ -59,7 +60,7 @@ func ask(ctx context.Context, path string, env []string, packages string) (inter
 	cmd := exec.CommandContext(ctx, path, "-I", "-c", fmt.Sprintf(question, packages))
 	cmd.Env, cmd.WaitDelay = env, time.Second
 	cmd.Stdout = &limitedWriter{w: &out, left: 4 << 20}
-	if err := tied(cmd, func() {}); err != nil {
+	if err := leash.Run(cmd, func() {}); err != nil {
 		if ctx.Err() != nil {
 			return i, context.Cause(ctx)
 		}

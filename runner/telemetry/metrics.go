@@ -35,7 +35,7 @@ func (x *exposition) run(s admin.Status) {
 	x.counter("samples_skipped_total", "Samples settled without training.", float64(s.Skipped))
 	x.known("loss", "Loss of the newest step.", s.Loss)
 	x.known("heldout_loss", "Newest loss on held-out samples.", s.HeldoutLoss)
-	x.known("tokens_per_second", "Tokens trained a second.", s.TokensPerS)
+	x.known("tokens_per_second", "Tokens trained a second, over the last seconds.", s.TokensPerS)
 	x.known("acceptance_length", "Newest acceptance length, the bonus token counted.", s.Acceptance)
 	x.gauge("degraded", "Things that do not work as they should.", float64(len(s.Degraded)))
 	x.gauge("state", "1 for the state that the run is in.", 1, "state", string(s.State))

@@ -107,8 +107,8 @@ func (r *Report) firstSteps(rounds []beside, name string) {
 		cache := [...]string{"empty cache", "cache of the first process"}[i]
 		r.add("ours: first step, "+cache, x.ours.Seconds["first_pass"], "s", 0, nil)
 		r.add(name+": first step, "+cache, x.theirs.FirstS, "s", x.theirs.FirstS/max(x.ours.Seconds["first_pass"], 1e-9), nil)
-		checked := x.ours.Seconds["oracle"] + x.ours.Seconds["second_pass"]
-		r.add("ours: oracle and second pass after it, "+cache, checked, "s", 0, nil)
+		checked := x.ours.Seconds["oracle"] + x.ours.Seconds["record"] + x.ours.Seconds["second_pass"]
+		r.add("ours: oracle, recording and second pass after it, "+cache, checked, "s", 0, nil)
 		r.add("ours: build before it, "+cache, x.ours.Seconds["build"], "s", 0, nil)
 		r.add(name+": import and build before it, "+cache, x.theirs.BuildS, "s", 0, nil)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -56,7 +55,7 @@ func (p *Python) put(ctx context.Context, q question, into any) error {
 	cmd.Path, cmd.Args[0], cmd.Env, cmd.WaitDelay = q.interpreter, q.interpreter, q.environment, drainWait
 	var stdout, stderr tail
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err = leashed(cmd)
+	err = leash.Run(cmd, func() {})
 	if errors.Is(err, exec.ErrWaitDelay) { // what it left behind held its output open; killed by now
 		err = nil
 	}
@@ -117,23 +116,4 @@ func reached(stderr []byte) string {
 		}
 	}
 	return ""
-}
-
-// leashed starts a command as the leader of a process group that ends with the
-// command, its context, and this process, however that dies; and waits. The
-// thread is kept, as the parent-death signal is bound to it.
-func leashed(cmd *exec.Cmd) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	l, err := leash.New(cmd.Process.Pid)
-	if err != nil {
-		return errors.Join(fmt.Errorf("tie its group to this process: %w", err), cmd.Cancel(), cmd.Wait())
-	}
-	defer l.Release()
-	return cmd.Wait()
 }

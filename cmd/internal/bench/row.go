@@ -134,7 +134,7 @@ func (r *Report) row(a rowAnswer, shape Shape, cuda bool) error {
 	r.rate("row, logits", a.LogitsTeraFLOP, logits, a.MatmulTFLOPS)
 	r.add("peak memory of rows", float64(a.PeakBytes)/(1<<30), "GiB", 0, nil)
 	r.add("packed against documents alone", a.Difference, "relative", 0, nil)
-	for _, phase := range []string{"build", "first_pass", "oracle", "second_pass"} {
+	for _, phase := range []string{"build", "first_pass", "oracle", "record", "second_pass"} {
 		r.add("warm-up, "+strings.ReplaceAll(phase, "_", " "), a.Seconds[phase], "s", 0, nil)
 	}
 	if a.Profile != nil {

@@ -122,7 +122,7 @@ func (r *Report) steps(s steps, shape Shape, cuda bool) error {
 	r.add("matrix rate", s.MatmulTFLOPS, "TFLOP/s", 0, nil)
 	r.add("row and update, rate of its matrix products", s.TeraFLOP/s.StepMS*1e3, "TFLOP/s", s.TeraFLOP/s.StepMS*1e3/s.MatmulTFLOPS, nil)
 	r.add("peak memory", float64(s.PeakBytes)/(1<<30), "GiB", 0, goalOn(reference, atMost(40)))
-	for _, phase := range []string{"build", "first_pass", "oracle", "second_pass"} {
+	for _, phase := range []string{"build", "first_pass", "oracle", "record", "second_pass"} {
 		r.add("warm-up, "+strings.ReplaceAll(phase, "_", " "), s.Seconds[phase], "s", 0, nil)
 	}
 	if s.Profile != nil {

@@ -148,7 +148,7 @@ func progressLine(s admin.Stage, of admin.Status) string {
 	parts := []string{fmt.Sprintf("%s: %s of %s", s.Name, amount(s, s.Done), amount(s, s.Total))}
 	if s.Name == "train" {
 		parts = figure(parts, "loss", "%.4f", of.Loss)
-		parts = figure(parts, "", "%.0f tokens/s", of.TokensPerS)
+		parts = figure(parts, "", "%.0f tokens/s lately", of.TokensPerS)
 	} else if f := figuresOf(s); f != "" {
 		parts = append(parts, f)
 	}

@@ -76,7 +76,7 @@ func TestLines(t *testing.T) {
 		{"a plugin that answered", waits("arrange", 2000), same, nil},
 		{"a step that is no twentieth", same, func(s *admin.Status) { s.Stages[2].Done = 199; s.Loss = f(1) }, nil},
 		{"a twentieth of the steps", same, func(s *admin.Status) { s.Stages[2].Done = 200 },
-			[]string{"train: 200 of 400, loss 1.8321, 23123 tokens/s, eta 38s"}},
+			[]string{"train: 200 of 400, loss 1.8321, 23123 tokens/s lately, eta 38s"}},
 		{"a stage ends", same, func(s *admin.Status) { s.Stages[2].State = admin.StageDone }, []string{"train: done after 30s"}},
 		{"a stage fails", same, func(s *admin.Status) { s.Stages[2].State = admin.StageFailed }, []string{"train: failed after 30s"}},
 		{"another stage's progress", func(s *admin.Status) { s.Stages[2].Name = "target" }, func(s *admin.Status) {

@@ -156,7 +156,7 @@ func (m model) figures() string {
 	parts := []string{fmt.Sprintf("step %s/%s", count(s.Step), count(s.StepsTotal)), fmt.Sprintf("epoch %d", s.Epoch)}
 	parts = figure(parts, "loss", "%.4f", s.Loss)
 	parts = figure(parts, "held-out", "%.4f", s.HeldoutLoss)
-	parts = figure(parts, "", "%.0f tokens/s", s.TokensPerS)
+	parts = figure(parts, "", "%.0f tokens/s lately", s.TokensPerS)
 	parts = figure(parts, "acceptance", "%.2f", s.Acceptance)
 	return oneLine(strings.Join(parts, " · "), m.width-2)
 }

@@ -39,7 +39,7 @@ func Summary(s admin.Summary) string {
 		row("target", "held-out top-1 accuracy %.3f", *s.TargetTop1)
 	}
 	if s.TokensPerS != nil {
-		row("speed", "%.0f tokens/s in training", *s.TokensPerS)
+		row("speed", "%.0f tokens/s over all of training", *s.TokensPerS)
 	}
 	if w := s.ImageStall; w.Share != nil && w.Commits > 0 {
 		row("images", "kept commits waiting %.1f %% of the time, %.0f ms at the longest", *w.Share*100, w.LongestS*1000)

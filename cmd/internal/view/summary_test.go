@@ -24,7 +24,7 @@ func TestSummary(t *testing.T) {
                5.08 on the 9 prompts that do not loop (62 % do)
   decoding     149.9 -> 396.1 tokens/s, 2.64 x
   target       held-out top-1 accuracy 0.560
-  speed        6500 tokens/s in training
+  speed        6500 tokens/s over all of training
   images       kept commits waiting 1.2 % of the time, 250 ms at the longest
   scheduler    by-loss 0.1.0: 8 answers, 1 refused, 2 by the built-in; 60 of 64 samples elsewhere than the built-in has them
   export       runs/cpu-tiny/export

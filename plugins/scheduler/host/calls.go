@@ -17,7 +17,7 @@ func question[A any](ctx context.Context, p *Plugin, c scheduler.Capability, ask
 	if err != nil {
 		return answer, err
 	}
-	err = call(ctx, p.o, string(c), func(ctx context.Context, opt grpc.CallOption) (err error) {
+	err = running.call(ctx, p.o, string(c), func(ctx context.Context, opt grpc.CallOption) (err error) {
 		answer, err = ask(ctx, running, opt)
 		return err
 	})

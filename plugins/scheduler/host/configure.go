@@ -33,7 +33,7 @@ func (p *process) configure(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	return call(ctx, o, "configure", func(ctx context.Context, opt grpc.CallOption) error {
+	return p.call(ctx, o, "configure", func(ctx context.Context, opt grpc.CallOption) error {
 		_, err := p.ask.Configure(ctx, &schedulerv1.ConfigureRequest{ApiVersion: p.version, Config: raw, Seed: o.Seed}, opt)
 		return err
 	})
@@ -41,7 +41,7 @@ func (p *process) configure(ctx context.Context, o Options) error {
 
 // asks Info and judges it.
 func (p *process) asks(ctx context.Context, o Options) error {
-	err := call(ctx, o, "info", func(ctx context.Context, opt grpc.CallOption) (err error) {
+	err := p.call(ctx, o, "info", func(ctx context.Context, opt grpc.CallOption) (err error) {
 		p.info, err = p.ask.Info(ctx, &schedulerv1.InfoRequest{ApiVersions: apiVersions}, opt)
 		return err
 	})
@@ -92,7 +92,7 @@ func (p *process) capabilities() []scheduler.Capability {
 
 func (p *process) schema(ctx context.Context, o Options) ([]*schedulerv1.Field, error) {
 	var reply *schedulerv1.ConfigSchemaReply
-	err := call(ctx, o, "config schema", func(ctx context.Context, opt grpc.CallOption) (err error) {
+	err := p.call(ctx, o, "config schema", func(ctx context.Context, opt grpc.CallOption) (err error) {
 		reply, err = p.ask.ConfigSchema(ctx, &schedulerv1.ConfigSchemaRequest{}, opt)
 		return err
 	})
@@ -102,12 +102,17 @@ func (p *process) schema(ctx context.Context, o Options) ([]*schedulerv1.Field, 
 	return reply.GetFields(), checkSchema(reply.GetFields())
 }
 
+// flood is how much a plugin may print during a question that it does not answer
+// in time, in bytes, before the printing is named beside that.
+const flood = 256 << 10
+
 // call asks one question under the deadline, and says what went wrong in our words.
-func call(ctx context.Context, o Options, what string, f func(context.Context, grpc.CallOption) error) error {
+func (p *process) call(ctx context.Context, o Options, what string, f func(context.Context, grpc.CallOption) error) error {
 	defer o.Waits.begin(what, o.Call)()
 	timed, cancel := context.WithTimeout(ctx, o.Call)
 	defer cancel()
 	var trailer metadata.MD
+	before := p.hosted.Printed()
 	err := f(timed, grpc.Trailer(&trailer))
 	switch {
 	case err == nil:
@@ -115,7 +120,12 @@ func call(ctx context.Context, o Options, what string, f func(context.Context, g
 	case ctx.Err() != nil:
 		return runner.Errorf(runner.Canceled, "%s: %w", what, context.Cause(ctx))
 	case timed.Err() != nil, len(trailer.Get(scheduler.KindTrailer)) == 0 && (status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded): // the plugin's side may count first
-		return runner.Errorf(runner.Unavailable, "%s: no answer within %s", what, o.Call)
+		late := runner.Errorf(runner.Unavailable, "%s: no answer within %s", what, o.Call)
+		if p.hosted.Printed()-before >= flood { // no figure: each would be another reason to be degraded
+			late.Msg += " while it flooded its log"
+			late = late.WithHint("printing takes the time that the answer has")
+		}
+		return late
 	}
 	return said(what, err, trailer)
 }

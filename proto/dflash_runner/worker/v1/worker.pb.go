@@ -1085,7 +1085,7 @@ func (*WarmUpReply_Certificate) isWarmUpReply_Reply() {}
 
 type WarmUpProgress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"` // "import", "build", "first_pass", "second_pass", "oracle"
+	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"` // "import", "build", "first_pass", "oracle", "record", "second_pass"
 	Bucket        uint32                 `protobuf:"varint,2,opt,name=bucket,proto3" json:"bucket,omitempty"`
 	Done          uint32                 `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
 	Total         uint32                 `protobuf:"varint,4,opt,name=total,proto3" json:"total,omitempty"`
