@@ -1,9 +1,9 @@
 """A target of random weights, for a worker or a run that is to start fast and need not learn anything.
 
 `python target.py '{"directory": "...", ...}'`: writes a Qwen3 there as transformers saves it, with the
-byte-level tokenizer where its ids are among the vocabulary's, and where samples are asked for, files of random
-tokens beside it. The weights are drawn on the device that is named: billions take seconds on a GPU, and
-minutes on a core. The sizes of `bench dispatch` stand in cmd/internal/bench/dispatch.go too.
+byte-level tokenizer where its ids are among the vocabulary's, and where samples are asked for, files of
+random tokens beside it. The weights are drawn on the device that is named: billions take seconds on a GPU,
+and minutes on a core. The sizes of `bench dispatch` stand in cmd/internal/bench/dispatch.go too.
 """
 
 from __future__ import annotations
