@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dflash-runner/dflash-runner/cmd/internal/bench"
+	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
 // benchExits is what the benches of workers say about their end.
@@ -86,7 +87,7 @@ func (c *cli) workers(ctx context.Context, f *benchFlags, measure func(context.C
 
 func (c *cli) benchStepCommand() *cobra.Command {
 	var f benchFlags
-	rows, profile, role := 20, false, "drafter"
+	rows, perStep, profile, role := 20, 4, false, "drafter"
 	var try []string
 	cmd := c.jsonFlag(&cobra.Command{
 		Use:   "step",
@@ -98,10 +99,14 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			"--role target measures a target's row instead: a random target of 36 layers and of the workload's sizes, made on\n" +
 			"the device, a row packed of five documents; as a worker makes it, replayed (on a GPU), and with all logits.\n" +
 			"--try adds ways that no worker takes, each an attention (sdpa, efficient, cudnn, math, causal, varlen, flex), a\n" +
-			"fusion (norms, blocks), or both with a plus sign. causal takes the row for one document." + benchExits,
+			"fusion (norms, blocks), or both with a plus sign. causal takes the row for one document.\n\n" +
+			"--gpus 2 measures a drafter alone on the first GPU, and then two at once that sum their gradients over NCCL, fed\n" +
+			"from rows made beforehand, --rows-per-step each in a step, all but the last replayed, as in a worker: rows a\n" +
+			"second, and how long the sum kept each. With --device cpu both are on it, and sum over gloo." + benchExits,
 		Example: "  dflash-runner bench step --profile\n  dflash-runner bench step --device cpu --rows 5 --json\n" +
 			"  dflash-runner bench step --scale 4 --anchors 64\n  dflash-runner bench step --precision fp8\n" +
-			"  dflash-runner bench step --role target --profile --try varlen,varlen+norms",
+			"  dflash-runner bench step --role target --profile --try varlen,varlen+norms\n" +
+			"  dflash-runner bench step --gpus 2 --rows 40 --rows-per-step 8",
 		Args: atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if rows < 1 {
@@ -119,16 +124,33 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			if err := bench.CheckWays(try); err != nil {
 				return err
 			}
+			if f.gpus != 0 && f.gpus != 1 && f.gpus != bench.Drafters {
+				return usage("bench step: --gpus: want 1 or %d, got %d", bench.Drafters, f.gpus)
+			}
+			several := f.gpus == bench.Drafters
+			switch {
+			case several && (role != "drafter" || profile):
+				return usage("bench step: --gpus %d: want drafters without --profile", f.gpus)
+			case several && (perStep < 1 || rows%perStep != 0):
+				return usage("bench step: --rows-per-step: want a divisor of --rows %d, got %d", rows, perStep)
+			case several && f.device == placement.CPU:
+				f.gpus = 0 // both are on it
+			}
 			return c.workers(cmd.Context(), &f, func(ctx context.Context, p *bench.Python, d bench.Devices, s bench.Shape) (*bench.Report, error) {
 				if role == "target" {
 					return bench.RowBench(ctx, p, d, s, rows, profile, try)
+				}
+				if several {
+					return bench.DraftersBench(ctx, p, d, s, rows, perStep)
 				}
 				return bench.StepBench(ctx, p, d, s, rows, profile)
 			})
 		},
 	})
-	cmd.Flags().IntVar(&rows, "rows", rows, "to measure, each a step of one row")
+	cmd.Flags().IntVar(&rows, "rows", rows, "to measure, each a step of one row; with --gpus 2 of each drafter")
 	cmd.Flags().BoolVar(&profile, "profile", false, "where the time goes")
+	cmd.Flags().IntVar(&f.gpus, "gpus", 0, "2: two drafters that sum their gradients, beside one alone (default: one)")
+	cmd.Flags().IntVar(&perStep, "rows-per-step", perStep, "of each drafter, with --gpus 2")
 	cmd.Flags().StringVar(&role, "role", role, "whose: drafter or target")
 	cmd.Flags().StringSliceVar(&try, "try", nil, "ways of a target's row that no worker takes, apart by commas")
 	f.places(cmd)

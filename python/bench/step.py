@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,37 @@ _UNTIMED = 3  # steps
 _LR = 1e-5
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Which drafter of a group one is."""
+
+    world: int = 1
+    rank: int = 0
+    rows_per_step: int = 1  # its own
+    groups: str = ""  # directory that the group's ranks meet in; empty: it is alone
+
+
 class Steps:
     """A trainer that was warmed up as a worker is, and one row for it."""
 
-    def __init__(self, shape: workload.Shape, directory: Path, *, device: str, threads: int) -> None:
-        """Build and warm up; a compile or a dense call afterwards is a violation."""
-        clock = Clock(time.perf_counter())
+    def __init__(
+        self, shape: workload.Shape, directory: Path, *, device: str, threads: int, place: Place | None = None
+    ) -> None:
+        """Build and warm up; a compile or a dense call afterwards is a violation.
+
+        Args:
+            shape: of the drafter and its row.
+            directory: for the head, which is written there.
+            device: cuda:0 or cpu.
+            threads: of torch on the host.
+            place: in a group of drafters; None: it is alone.
+        """
+        clock, place = Clock(time.perf_counter()), place or Place()
         workload.save_head(shape, directory)
         clock.skip()
         told_ = workload.message(shape, directory, device=device, threads=threads)
+        told_.world_size, told_.rank, told_.communicator_directory = place.world, place.rank, place.groups
+        told_.training.rows_per_step = place.world * place.rows_per_step
         configuration = config.from_message(told_)
         prepare_torch(configuration)
         self.trainer, self.watch = Trainer(configuration), Watch()
@@ -59,19 +82,24 @@ class Steps:
         )
         self._alone = Communicator("", number=1, world=1, rank=0)
         self._pieces = [Piece(0, 0, 0, shape.tokens, min(shape.anchors, shape.tokens - 1))]
-        self._row = workload.rows_of(shape, device=device)()
+        self._row = workload.rows_of(shape, device=device, seed=1 + place.rank)()
         devices.settle(self.device)  # a row that is prepared is complete: no stream is waited for
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="copy")
         self._next = self._begin()
 
-    def row(self) -> None:
-        """Forward and backward of the row that was prepared; the next one is prepared meanwhile."""
-        prepared, self._next = self._next.result(), self._begin()
-        self.trainer.micro_step(prepared, row=1)
+    def row(self, *, number: int = 1, communicator: Communicator | None = None) -> None:
+        """Forward and backward of the row that was prepared; the next one is prepared meanwhile.
 
-    def update(self) -> None:
-        """The sum, the norm, and the optimiser."""
-        self.trainer.reduce(self._alone)
+        Args:
+            number: of the row in its step, from 1.
+            communicator: where it is the last of a step that peers sum.
+        """
+        prepared, self._next = self._next.result(), self._begin()
+        self.trainer.micro_step(prepared, row=number, communicator=communicator)
+
+    def update(self, communicator: Communicator | None = None) -> None:
+        """The sum, over peers where there are some, the norm, and the optimiser."""
+        self.trainer.reduce(communicator or self._alone)
         self.trainer.apply(lr=_LR)
 
     def whole(self) -> None:

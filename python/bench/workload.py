@@ -81,9 +81,9 @@ def save_head(shape: Shape, directory: Path) -> None:
     (directory / "config.json").write_text(json.dumps({"tie_word_embeddings": True}), encoding="utf-8")
 
 
-def rows_of(shape: Shape, *, device: str) -> Callable[[], dict[str, Tensor]]:
+def rows_of(shape: Shape, *, device: str, seed: int = 1) -> Callable[[], dict[str, Tensor]]:
     """A maker of rows of one document, every token supervised, on the device as a pull leaves them."""
-    generator = torch.Generator(device).manual_seed(1)
+    generator = torch.Generator(device).manual_seed(seed)
     dtype = getattr(torch, shape.dtype)
 
     def make() -> dict[str, Tensor]:

@@ -12,11 +12,17 @@ import torch
 from dflash_runner import config
 from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frozen import FrozenTarget
+from dflash_runner.pretrained import read_target
+from dflash_runner.tokenizer import load_tokenizer
+from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 import curves
 import deaths
+import drafters
 import row_ways
+import step
+import target
 import told
 import traced
 import workload
@@ -230,3 +236,100 @@ def test_a_curve_is_of_stretches():
 def test_curves_of_a_run_without_a_summary(tmp_path):
     with pytest.raises(RuntimeError, match="want the summary of a run that ended, got none"):
         curves.told(tmp_path)
+
+
+TINY = {
+    **{"S": 24, "N": 3, "block": 4, "vocabulary": 64, "hidden": 16, "intermediate": 32, "layers": 1},
+    **{"captured": 2, "heads": 1, "kv_heads": 1, "head_dim": 16, "dtype": "float32"},
+}
+
+
+def test_a_random_target_is_of_the_dtype_and_its_samples_fill_rows(tmp_path):
+    """A vocabulary larger than the tokenizer's: no sample holds a special, of which the mask token is one."""
+    asked = {
+        **{"directory": str(tmp_path), "vocabulary": 300, "hidden": 16, "intermediate": 32, "layers": 2},
+        **{"heads": 1, "kv_heads": 1, "head_dim": 16, "tied": False, "dtype": "bfloat16", "device": "cpu"},
+        **{"samples": 3, "min_tokens": 48, "max_tokens": 48},
+    }
+    target.measure(asked)
+    model = read_target(tmp_path, dtype=torch.bfloat16)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
+    head_VD, embedding_VD = model.lm_head.weight, model.model.embed_tokens.weight
+    assert head_VD.shape == (300, 16) and not torch.equal(head_VD, embedding_VD)
+    assert 0.015 < embedding_VD.float().std() < 0.025  # the model's initializer_range
+    samples = [json.loads(line)["tokens"] for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    assert [len(tokens) for tokens in samples] == [48, 48, 48]
+    assert all(2 < token < 300 for tokens in samples for token in tokens)
+    assert load_tokenizer(tmp_path).mask_token_id == 2
+
+
+class DoublingGroup:
+    """A group of two whose other rank brings the same values."""
+
+    def allreduce(self, tensors, options):  # noqa: ARG002
+        tensors[0].mul_(2)
+        return self
+
+    def wait(self):
+        pass
+
+    def abort(self):
+        pass
+
+
+class Clock:
+    """Told the time by who computes and who waits."""
+
+    now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+def test_a_step_of_a_rank_is_its_rows_one_sum_and_an_update(tmp_path, monkeypatch):
+    """The last row alone is given the group; waiting for the sum counts, computing before it does not."""
+    monkeypatch.setenv("NCCL_CUMEM_ENABLE", "0")
+    monkeypatch.setattr(step, "prepare_torch", lambda _: None)  # once a process
+    clock = Clock()
+    monkeypatch.setattr(drafters, "time", clock)
+
+    class Group(drafters.KeptNccl):
+        def await_own(self):
+            clock.now += 3.0  # the backward's end
+
+        def _finish(self, *, doing):
+            clock.now += 0.5
+            super()._finish(doing=doing)
+
+    place = step.Place(world=2, rank=0, rows_per_step=2, groups=str(tmp_path / "groups"))
+    steps = step.Steps(workload.Shape.told(TINY), tmp_path, device="cpu", threads=1, place=place)
+    (tmp_path / "groups").mkdir()
+    store = torch.distributed.FileStore(str(tmp_path / "groups" / "1"), 2)
+    store.set("arrived/1", b"1")
+    made = Group(
+        **{"directory": place.groups, "number": 1, "world": 2, "rank": 0, "device": steps.device},
+        make=lambda *_: DoublingGroup(),
+    )
+    made.open()
+    given, micro_step = [], steps.trainer.micro_step
+
+    def seen(prepared, *, row, communicator):
+        given.append((row, communicator))
+        return micro_step(prepared, row=row, communicator=communicator)
+
+    monkeypatch.setattr(steps.trainer, "micro_step", seen)
+    before = steps.trainer.parameters_digest()
+    seconds, kept_s = drafters.timed(steps, made, rows=2, count=3)
+    assert given == [(1, None), (2, made)] * 3
+    assert (seconds, kept_s) == (3 * 3.5, 3 * 0.5)
+    assert steps.trainer.parameters_digest() != before
+    made.close()
+
+
+def test_a_drafter_alone_has_a_group_of_its_own(monkeypatch):
+    monkeypatch.setattr(step, "prepare_torch", lambda _: None)
+    asked = {"shape": TINY, "rows": 4, "rows_per_step": 2, "world": 1, "rank": 0, "groups": ""}
+    found = drafters.measure(asked | {"device": "cpu", "threads": 1})
+    assert (found["steps"], found["replayed"], found["attention"]) == (2, False, "sdpa")
+    assert found["seconds"] > found["kept_s"] >= 0 and found["sum_bytes"] > 4 * found["parameters"]

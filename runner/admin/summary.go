@@ -96,6 +96,9 @@ type SummaryWorker struct {
 	// waited for: vote (figures and other ranks), join, turn, row, slot, nothing
 	// (to do); or absent.
 	Usage map[string]float64 `json:"usage_s"`
+	// Done is how many of these ended in that time: train (rows, each in all its
+	// draws), commit, produce (rows).
+	Done map[string]uint64 `json:"done"`
 }
 
 // SummaryCertificate is what a certificate comes down to.

@@ -95,6 +95,9 @@ func (c *Core) trained(w *worker, r runner.Trained) {
 			w.buffers[i].trained = true
 		}
 	}
+	if r.Row != 0 {
+		c.ended(w, training)
+	}
 	c.aborting(w)
 }
 

@@ -32,11 +32,28 @@ var doingNames = [doings]string{"absent", "train", "commit", "produce", "evaluat
 // decision, by what it went to.
 type Usage [doings]time.Duration
 
+// Done is how many of a worker's orders ended in the time of Usage, by what they
+// were: micro-steps, updates and rows.
+type Done [doings]uint64
+
+// ended counts an order that was answered.
+func (c *Core) ended(w *worker, what doing) {
+	if c.accounts() {
+		w.done[what]++
+	}
+}
+
+// accounts reports whether time counts: from the first order to train to the
+// last decision.
+func (c *Core) accounts() bool {
+	return !c.figures.moments.Training.IsZero() && !c.over(c.decided+1) && !c.end.on
+}
+
 // account puts the time since the last input down to what each worker was doing.
 func (c *Core) account(now time.Time) {
 	from := c.figures.accounted
 	c.figures.accounted = now
-	if c.figures.moments.Training.IsZero() || c.over(c.decided+1) || c.end.on {
+	if !c.accounts() {
 		return
 	}
 	spent := now.Sub(from)
@@ -137,6 +154,17 @@ func (u Usage) ByName() map[string]time.Duration {
 	for d, spent := range u {
 		if spent > 0 {
 			out[doingNames[d]] = spent
+		}
+	}
+	return out
+}
+
+// ByName gives the counts that are not zero.
+func (d Done) ByName() map[string]uint64 {
+	out := map[string]uint64{}
+	for what, count := range d {
+		if count > 0 {
+			out[doingNames[what]] = count
 		}
 	}
 	return out

@@ -46,6 +46,13 @@ func TestUsage(t *testing.T) {
 			if x.Worker.Role == runner.Target {
 				wanted = "produce"
 			}
+			done, rows := x.Done.ByName(), uint64(s.steps*s.micros)
+			if x.Worker.Role == runner.Drafter && (done["train"] != rows || done["commit"] != uint64(s.steps)-1) {
+				t.Errorf("%d drafters: %s: got %v, want %d rows and all updates but the last", s.drafters, x.Worker, done, rows)
+			}
+			if s.targets == 1 && x.Worker.Role == runner.Target && (done["produce"] == 0 || done["produce"] > rows*uint64(s.drafters)) {
+				t.Errorf("%d drafters: %s: got %v, want at most %d rows", s.drafters, x.Worker, done, rows*uint64(s.drafters))
+			}
 			if s.targets == 1 && used[wanted] == 0 || used["absent"] != 0 {
 				t.Errorf("%d drafters: %s: %v", s.drafters, x.Worker, used)
 			}

@@ -63,6 +63,7 @@ type WorkerView struct {
 	HasState    bool
 	Strikes     int
 	Usage       Usage // of training's time
+	Done        Done  // in that time
 	Certified   bool
 	Certificate runner.Certificate
 }
@@ -145,7 +146,7 @@ func (c *Core) View() View {
 
 func (w *worker) view(v *WorkerView) {
 	*v = WorkerView{Worker: w.id, Device: w.device, State: w.life.State.String(), Generation: w.life.Generation, Since: w.life.Since,
-		Step: w.at, HasState: w.has, Strikes: w.life.Strikes, Usage: w.usage, Certificate: w.certificate,
+		Step: w.at, HasState: w.has, Strikes: w.life.Strikes, Usage: w.usage, Done: w.done, Certificate: w.certificate,
 		Certified: w.life.State.Alive()}
 	if len(w.orders) > 0 {
 		o := w.first()

@@ -25,6 +25,7 @@ type worker struct {
 	heard   time.Time // last reply
 	answers int       // so many so far
 	usage   Usage     // of its time, over all lives
+	done    Done      // in that time
 	maps    []mapping
 
 	slotBytes   uint64
@@ -247,7 +248,9 @@ func (c *Core) answer(w *worker, o order, r runner.Reply) {
 	case runner.Produce:
 		var p runner.Produced
 		if p, ok = r.(runner.Produced); ok {
-			ok = c.produced(w, order, p)
+			if ok = c.produced(w, order, p); ok {
+				c.ended(w, producing)
+			}
 			w.lately.Add(int(order.Bucket), c.now.Sub(o.sent))
 		}
 	case runner.Pull:
@@ -291,7 +294,9 @@ func (c *Core) stepAnswer(w *worker, o order, r runner.Reply) (ok bool) {
 	case runner.Commit:
 		var m runner.Committed
 		if m, ok = r.(runner.Committed); ok {
-			ok = c.committed(w, order, m)
+			if ok = c.committed(w, order, m); ok {
+				c.ended(w, committing)
+			}
 		}
 	case runner.Abort:
 		var a runner.Aborted

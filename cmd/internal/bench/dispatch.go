@@ -15,6 +15,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner"
 	"github.com/dflash-runner/dflash-runner/runner/admin"
 	"github.com/dflash-runner/dflash-runner/runner/lane"
+	"github.com/dflash-runner/dflash-runner/runner/placement"
 )
 
 const (
@@ -106,7 +107,7 @@ type idleWorker struct {
 // startWorker takes a drafter up to its checked certificate.
 func startWorker(ctx context.Context, p *Python, stderr io.Writer) (_ *idleWorker, err error) {
 	target := filepath.Join(p.dir, "target")
-	if err := p.makeTarget(ctx, randomTarget{Directory: target, Vocabulary: 64, Hidden: 32, Intermediate: 64, Layers: 2, Heads: 2, KVHeads: 2, HeadDim: 16, MaxTokens: 512}); err != nil {
+	if err := p.makeTarget(ctx, Devices{}, randomTarget{Directory: target, Vocabulary: 64, Hidden: 32, Intermediate: 64, Layers: 2, Heads: 2, KVHeads: 2, HeadDim: 16, Tied: true, DType: "float32", Device: placement.CPU, MaxTokens: 512}); err != nil {
 		return nil, err
 	}
 	sockets, release, err := admin.OwnedDirectory("")

@@ -92,6 +92,7 @@ func goalOn(holds bool, g *Goal) *Goal {
 }
 
 func atMost(limit float64) *Goal       { return &Goal{Limit: limit} }
+func atLeast(limit float64) *Goal      { return &Goal{Limit: limit, AtLeast: true} }
 func ratioAtLeast(limit float64) *Goal { return &Goal{Limit: limit, AtLeast: true, OfRatio: true} }
 
 // Write prints the table.

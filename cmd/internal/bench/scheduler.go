@@ -63,7 +63,7 @@ func SchedulerBench(ctx context.Context, p *Python, o Scheduling) (*Report, erro
 	}
 	base := append([]string{fmt.Sprintf("training.steps=%d", o.Run.Steps), "training.epochs=0", "workers.targets=2",
 		"python.interpreter=" + quote(p.interpreter)}, o.Run.Set...)
-	more, file, err := p.shipped(ctx, Devices{}, base)
+	more, file, err := p.shipped(ctx, Devices{}, Pipeline{}, base)
 	if err != nil {
 		return nil, err
 	}
@@ -104,10 +104,11 @@ func (s *sides) run(ctx context.Context, p *Python, o Pipeline, file string, bas
 		return err
 	}
 	dir := filepath.Join(root, pipelineName)
-	decided, err := decidedSteps(ctx, filepath.Join(dir, "events.jsonl"))
+	told, err := toldBy(ctx, filepath.Join(dir, "events.jsonl"))
 	if err != nil {
 		return err
 	}
+	decided := told.decided
 	if len(decided) < 2 {
 		return runner.Errorf(runner.Invalid, "read figures of run %s: want at least 2 decided steps, got %d", s.name, len(decided))
 	}

@@ -55,7 +55,7 @@ func (u *up) summary(f core.Finish, hint string) admin.Summary {
 		if c.Fingerprint == "" {
 			c = nil
 		}
-		s.Workers = append(s.Workers, admin.SummaryWorker{Name: w.Worker, Role: w.Worker.Role, Device: w.Device, Generations: w.Generation, Certificate: admin.Summarise(c), Usage: seconds(w.Usage.ByName())})
+		s.Workers = append(s.Workers, admin.SummaryWorker{Name: w.Worker, Role: w.Worker.Role, Device: w.Device, Generations: w.Generation, Certificate: admin.Summarise(c), Usage: seconds(w.Usage.ByName()), Done: w.Done.ByName()})
 	}
 	for _, a := range v.View.Arenas {
 		s.Arenas = append(s.Arenas, admin.SummaryArena{Kind: a.Kind, Slots: len(a.Slots), Bytes: v.ArenaBytes[a.Arena], HandOffs: a.HandOffs})
