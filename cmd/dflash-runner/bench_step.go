@@ -86,7 +86,7 @@ func (c *cli) workers(ctx context.Context, f *benchFlags, measure func(context.C
 
 func (c *cli) benchStepCommand() *cobra.Command {
 	var f benchFlags
-	rows, profile, role := 20, false, "drafter"
+	rows, profile, role, documents := 20, false, "drafter", bench.DocumentsFixed
 	var try []string
 	cmd := c.jsonFlag(&cobra.Command{
 		Use:   "step",
@@ -95,12 +95,17 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			"without the update, beside one large product of matrices on the same device. Rows are made up on the device.\n" +
 			"--profile adds where the time goes: by group of kernels, the longest kernels, and on a GPU the gaps between\n" +
 			"kernels in steps that follow one another.\n\n" +
+			"--documents mixed measures rows of many documents beside those of one that fills the row, in the same process:\n" +
+			"lengths log-uniform between 256 tokens and the row's, the last 60 % of each supervised, packed and anchors shared\n" +
+			"out as a run does it, eight different rows in turn. Blocks and tokens are those that are trained on: no padding.\n" +
+			"--profile then looks at mixed rows.\n\n" +
 			"--role target measures a target's row instead: a random target of 36 layers and of the workload's sizes, made on\n" +
 			"the device, a row packed of five documents; as a worker makes it, replayed (on a GPU), and with all logits.\n" +
 			"--try adds ways that no worker takes, each an attention (sdpa, efficient, cudnn, math, causal, varlen, flex), a\n" +
 			"fusion (norms, blocks), or both with a plus sign. causal takes the row for one document." + benchExits,
 		Example: "  dflash-runner bench step --profile\n  dflash-runner bench step --device cpu --rows 5 --json\n" +
 			"  dflash-runner bench step --scale 4 --anchors 64\n  dflash-runner bench step --precision fp8\n" +
+			"  dflash-runner bench step --documents mixed\n" +
 			"  dflash-runner bench step --role target --profile --try varlen,varlen+norms",
 		Args: atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -116,6 +121,12 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			if f.precision != defaultPrecision && role == "target" {
 				return usage("bench step: --precision: want %s with --role target, got %q", defaultPrecision, f.precision)
 			}
+			if err := bench.CheckDocuments(documents); err != nil {
+				return err
+			}
+			if documents != bench.DocumentsFixed && role == "target" {
+				return usage("bench step: --documents: want %s with --role target, got %q", bench.DocumentsFixed, documents)
+			}
 			if err := bench.CheckWays(try); err != nil {
 				return err
 			}
@@ -123,13 +134,14 @@ func (c *cli) benchStepCommand() *cobra.Command {
 				if role == "target" {
 					return bench.RowBench(ctx, p, d, s, rows, profile, try)
 				}
-				return bench.StepBench(ctx, p, d, s, rows, profile)
+				return bench.StepBench(ctx, p, d, s, rows, profile, documents)
 			})
 		},
 	})
 	cmd.Flags().IntVar(&rows, "rows", rows, "to measure, each a step of one row")
 	cmd.Flags().BoolVar(&profile, "profile", false, "where the time goes")
 	cmd.Flags().StringVar(&role, "role", role, "whose: drafter or target")
+	cmd.Flags().StringVar(&documents, "documents", documents, "of a drafter's rows: fixed, one that fills the row; mixed, many lengths, packed, beside it")
 	cmd.Flags().StringSliceVar(&try, "try", nil, "ways of a target's row that no worker takes, apart by commas")
 	f.places(cmd)
 	f.shapes(cmd)

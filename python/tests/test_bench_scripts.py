@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 import curves
 import deaths
 import row_ways
+import step
 import told
 import traced
 import workload
@@ -124,6 +125,52 @@ def test_ways_of_a_row_give_its_hidden_states():
         and "want one of" in told_of["other"]["failed"]
     )
     assert torch.equal(target.hidden_states(row), want_SC)
+
+
+TINY = W | {"S": 24, "N": 4, "block": 4, "vocabulary": 64, "hidden": 32, "intermediate": 48, "layers": 1}
+TINY |= {"captured": 1, "heads": 2, "kv_heads": 1, "head_dim": 16, "dtype": "float32"}
+MIXED = {  # as cmd/internal/bench/documents.go tells them
+    "documents": [[10, 6], [8, 5], [20, 12]],
+    "rows": [[[2, 0, 0, 20, 4]], [[1, 0, 0, 8, 1], [0, 0, 8, 10, 3]]],
+}
+
+
+def test_rows_of_many_documents():
+    """Each document's end is supervised, and what they leave of the row is padding."""
+    shape = workload.Shape.told(TINY)
+    one = workload.rows_of(shape, device="cpu")()
+    rows = workload.mixed_rows(MIXED, shape=shape, like=one)
+    kept = [row.tensors["loss_mask"].nonzero()[:, 0].tolist() for row in rows]
+    assert kept == [[*range(8, 20)], [*range(3, 8), *range(12, 18)]]
+    documents = [row.tensors["documents"].tolist() for row in rows]
+    assert documents == [[0] * 20 + [-1] * 4, [0] * 8 + [1] * 10 + [-1] * 6]
+    assert [[piece.sample for piece in row.pieces] for row in rows] == [[2], [1, 0]]
+    assert all(row.tensors["hidden"] is one["hidden"] for row in rows)
+    assert rows[0].tensors["tokens"].max() < shape.vocabulary and not rows[0].tensors["tokens"][20:].any()
+    wrong = {**MIXED, "rows": [[[0, 0, 0, 9, 1]]]}
+    with pytest.raises(WorkerError, match="want 10 tokens, got 9"):
+        workload.mixed_rows(wrong, shape=shape, like=one)
+
+
+def test_steps_of_rows_in_turn(tmp_path):
+    """Every row is prepared as often as the others, with other anchors each time that it comes."""
+    shape = workload.Shape.told(TINY)
+    steps = step.Steps(shape, tmp_path, device="cpu", threads=1)
+    prepared, prepare = [], steps.trainer.prepare
+
+    def noted(tensors, *, epoch, pieces):
+        row = prepare(tensors, epoch=epoch, pieces=pieces)
+        prepared.append((len(pieces), epoch, row.anchors, tuple(row.blocks.rule.anchors_BN[0].tolist())))
+        return row
+
+    steps.trainer.prepare = noted
+    told_ms = step.mixed_ms(steps, MIXED, shape=shape, rounds=3)
+    steps._next.result()  # noqa: SLF001 the copy thread is done
+    assert told_ms["step_ms"] > 0
+    # two that are not timed, four that are, for three asked of two rows, and one beside the last
+    assert [one[:2] for one in prepared] == [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2), (1, 3)]
+    assert all(anchors == shape.anchors for _, _, anchors, _ in prepared)
+    assert len({chosen for *_, chosen in prepared}) > 4
 
 
 def test_gaps_are_told_by_their_neighbours():
