@@ -87,7 +87,7 @@ func (c *cli) workers(ctx context.Context, f *benchFlags, measure func(context.C
 
 func (c *cli) benchStepCommand() *cobra.Command {
 	var f benchFlags
-	rows, perStep, profile, role := 20, 4, false, "drafter"
+	rows, perStep, profile, role, documents := 20, 4, false, "drafter", bench.DocumentsFixed
 	var try []string
 	cmd := c.jsonFlag(&cobra.Command{
 		Use:   "step",
@@ -96,6 +96,10 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			"without the update, beside one large product of matrices on the same device. Rows are made up on the device.\n" +
 			"--profile adds where the time goes: by group of kernels, the longest kernels, and on a GPU the gaps between\n" +
 			"kernels in steps that follow one another.\n\n" +
+			"--documents mixed measures rows of many documents beside those of one that fills the row, in the same process:\n" +
+			"lengths log-uniform between 256 tokens and the row's, the last 60 % of each supervised, packed and anchors shared\n" +
+			"out as a run does it, eight different rows in turn. Blocks and tokens are those that are trained on: no padding.\n" +
+			"--profile then looks at mixed rows.\n\n" +
 			"--role target measures a target's row instead: a random target of 36 layers and of the workload's sizes, made on\n" +
 			"the device, a row packed of five documents; as a worker makes it, replayed (on a GPU), and with all logits.\n" +
 			"--try adds ways that no worker takes, each an attention (sdpa, efficient, cudnn, math, causal, varlen, flex), a\n" +
@@ -105,6 +109,7 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			"second, and how long the sum kept each. With --device cpu both are on it, and sum over gloo." + benchExits,
 		Example: "  dflash-runner bench step --profile\n  dflash-runner bench step --device cpu --rows 5 --json\n" +
 			"  dflash-runner bench step --scale 4 --anchors 64\n  dflash-runner bench step --precision fp8\n" +
+			"  dflash-runner bench step --documents mixed\n" +
 			"  dflash-runner bench step --role target --profile --try varlen,varlen+norms\n" +
 			"  dflash-runner bench step --gpus 2 --rows 40 --rows-per-step 8",
 		Args: atMost(0),
@@ -121,6 +126,12 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			if f.precision != defaultPrecision && role == "target" {
 				return usage("bench step: --precision: want %s with --role target, got %q", defaultPrecision, f.precision)
 			}
+			if err := bench.CheckDocuments(documents); err != nil {
+				return err
+			}
+			if documents != bench.DocumentsFixed && role == "target" {
+				return usage("bench step: --documents: want %s with --role target, got %q", bench.DocumentsFixed, documents)
+			}
 			if err := bench.CheckWays(try); err != nil {
 				return err
 			}
@@ -129,8 +140,8 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			}
 			several := f.gpus == bench.Drafters
 			switch {
-			case several && (role != "drafter" || profile):
-				return usage("bench step: --gpus %d: want drafters without --profile", f.gpus)
+			case several && (role != "drafter" || profile || documents != bench.DocumentsFixed):
+				return usage("bench step: --gpus %d: want drafters without --profile, and --documents %s", f.gpus, bench.DocumentsFixed)
 			case several && (perStep < 1 || rows%perStep != 0):
 				return usage("bench step: --rows-per-step: want a divisor of --rows %d, got %d", rows, perStep)
 			case several && f.device == placement.CPU:
@@ -143,7 +154,7 @@ func (c *cli) benchStepCommand() *cobra.Command {
 				if several {
 					return bench.DraftersBench(ctx, p, d, s, rows, perStep)
 				}
-				return bench.StepBench(ctx, p, d, s, rows, profile)
+				return bench.StepBench(ctx, p, d, s, rows, profile, documents)
 			})
 		},
 	})
@@ -152,6 +163,7 @@ func (c *cli) benchStepCommand() *cobra.Command {
 	cmd.Flags().IntVar(&f.gpus, "gpus", 0, "2: two drafters that sum their gradients, beside one alone (default: one)")
 	cmd.Flags().IntVar(&perStep, "rows-per-step", perStep, "of each drafter, with --gpus 2")
 	cmd.Flags().StringVar(&role, "role", role, "whose: drafter or target")
+	cmd.Flags().StringVar(&documents, "documents", documents, "of a drafter's rows: fixed, one that fills the row; mixed, many lengths, packed, beside it")
 	cmd.Flags().StringSliceVar(&try, "try", nil, "ways of a target's row that no worker takes, apart by commas")
 	f.places(cmd)
 	f.shapes(cmd)

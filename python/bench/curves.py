@@ -1,9 +1,15 @@
-"""Whether products in fp8 train as well: loss and acceptance of some seeds, beside the compute dtype's.
+"""Whether another value of one key trains as well: loss and acceptance of some seeds, beside the first's.
 
 `python curves.py BINARY -- -f configs/gpu-1.yaml --set training.steps=200`: for each seed a run of `up` for
-each value of drafter.precision, all else equal, in runs of this directory; target and answers are made once
-and kept in the cache. Reads losses from the runs' events and the rest from their summaries. Prints a line a
-run to stderr and one JSON object to stdout, which names what there was no time for. Needs no torch.
+each value of a key, all else equal, in runs of this directory; the key is drafter.precision with fp8 beside
+the compute dtype unless `--key K --values A B` names another. Target and answers are made once, in the first
+runs, and kept in the cache: the answers of other seeds, too, are those of the first (data.regenerate.seed).
+
+`--side-by-side K` runs K at once, on the same devices: first those of the first seed, which fill the cache,
+then all others, K at a time. Quality does not depend on time; times mean nothing then, and are left out.
+
+Reads losses from the runs' events and the rest from their summaries. Prints a line a run to stderr and one
+JSON object to stdout, which names what there was no time for and what failed. Needs no torch.
 """
 
 from __future__ import annotations
@@ -11,17 +17,23 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+PRECISION = "drafter.precision"
 PRECISIONS = ("compute_dtype", "fp8")
 POINTS = 20  # of a curve
 _TOLD = ("heldout_loss", "acceptance_before", "acceptance_after", "acceptance_nonlooping", "lossless", "exit")
+_COMPARED = ("heldout_loss", "acceptance_after", "last_loss", "acceptance_per_device_hour")
+_TIMES = ("run_s", "train_s", "acceptance_per_device_hour")
 
 
 def curve(losses: Sequence[float], *, points: int = POINTS) -> list[list[float]]:
@@ -53,6 +65,9 @@ def losses(events: Path) -> list[float]:
 def told(directory: Path) -> dict[str, Any]:
     """What a run that is over came to.
 
+    `acceptance_per_device_hour` is what training added to the acceptance length, by the hours that it held
+    the workers' devices; None where a part of it is not known.
+
     Raises:
         RuntimeError: it has no summary.
     """
@@ -63,35 +78,44 @@ def told(directory: Path) -> dict[str, Any]:
     drafters = [worker for worker in summary["workers"] if worker["role"] == "drafter"]
     certificate = drafters[0]["certificate"] or {} if drafters else {}
     train = [stage["seconds"] for stage in summary["stages"] if stage["name"] == "train"]
+    hours = len({worker["device"] for worker in summary["workers"]}) * sum(train) / 3600
+    before, after = summary["acceptance_before"], summary["acceptance_after"]
+    known = hours > 0 and before is not None and after is not None
     return {
         **{name: summary[name] for name in _TOLD},
         "steps": summary["steps"],
         "certified": certificate.get("precision"),
         "fp8_products": certificate.get("fp8_products", 0),
         "train_s": train[0] if train else None,
+        "acceptance_per_device_hour": (after - before) / hours if known else None,
         "losses": curve(losses(directory / "events.jsonl")),
     }
 
 
-def compared(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Both precisions beside each other, seed by seed: fp8 less the other, with the spread over seeds."""
-    by = {(run["seed"], run["precision"]): run for run in runs}
-    seeds = sorted({seed for seed, _ in by if all((seed, precision) in by for precision in PRECISIONS)})
-    found: dict[str, Any] = {"seeds": seeds}
-    for name in ("heldout_loss", "acceptance_after", "last_loss"):
-        values = {
-            precision: [_figure(by[seed, precision], name) for seed in seeds] for precision in PRECISIONS
-        }
-        pairs = list(zip(values["fp8"], values["compute_dtype"], strict=True))
-        if not pairs or any(one is None or other is None for one, other in pairs):
+def compared(runs: Sequence[dict[str, Any]], *, values: Sequence[str]) -> dict[str, Any]:
+    """All values beside the first, seed by seed: how much more each came to, with the spread over seeds.
+
+    Args:
+        runs: each with its seed and value, and what `told` gives.
+        values: of the key; the others are compared with the first.
+    """
+    by = {(run["seed"], run["value"]): run for run in runs}
+    seeds = sorted({seed for seed, _ in by if all((seed, value) in by for value in values)})
+    first, *others = values
+    found: dict[str, Any] = {"seeds": seeds, "beside": first}
+    for name in _COMPARED:
+        of = {value: [_figure(by[seed, value], name) for seed in seeds] for value in values}
+        if not seeds or any(one is None for figures in of.values() for one in figures):
             found[name] = None
             continue
-        more = [one - other for one, other in pairs]
+        more = {
+            value: [one - other for one, other in zip(of[value], of[first], strict=True)] for value in others
+        }
         found[name] = {
-            **{precision: round(mean(values[precision]), 5) for precision in PRECISIONS},
-            "fp8_more": round(mean(more), 5),
-            "by_seed": [round(one, 5) for one in more],
-            "spread_of_seeds": round(stdev(values["compute_dtype"]), 5) if len(seeds) > 1 else None,
+            "mean": {value: round(mean(figures), 5) for value, figures in of.items()},
+            "more": {value: round(mean(figures), 5) for value, figures in more.items()},
+            "by_seed": {value: [round(one, 5) for one in figures] for value, figures in more.items()},
+            "spread_of_seeds": round(stdev(of[first]), 5) if len(seeds) > 1 else None,
         }
     return found
 
@@ -102,45 +126,136 @@ def _figure(run: dict[str, Any], name: str) -> float | None:
     return run[name]
 
 
-def train(binary: str, arguments: Sequence[str], *, seed: int, precision: str, log: Path) -> dict[str, Any]:
-    """A run, and what it came to.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One value of the key with one seed."""
 
-    Raises:
-        RuntimeError: it failed.
-    """
-    name = f"curves-{precision.replace('_', '-')}-{seed}"
-    command = [binary, "up", *arguments, "--plain", "--name", name]
-    command += ["--set", f"run.seed={seed}", "--set", f"drafter.precision={precision}"]
-    start = time.monotonic()
-    with log.open("a") as output:
-        code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
-    if code != 0:
-        raise RuntimeError(f"run {name}: want exit code 0, got {code}: see {log}")
-    found = told(Path("runs") / name)
-    if found["certified"] != precision:
-        raise RuntimeError(f"run {name}: want a certificate of {precision}, got {found['certified']}")
-    return {"seed": seed, "precision": precision, "run_s": round(time.monotonic() - start, 1), **found}
+    key: str
+    value: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its directory, and of its log."""
+        parts = ("curves", *(() if self.key == PRECISION else (self.key.split(".")[-1],)), self.value)
+        return "-".join((*(re.sub("[^A-Za-z0-9.]+", "-", part) for part in parts), str(self.seed)))
+
+    def command(self, binary: str, arguments: Sequence[str], *, answers: int, shared: bool) -> list[str]:
+        """Of `up`.
+
+        Args:
+            binary: dflash-runner.
+            arguments: the caller's.
+            answers: the seed that samples and prompts are made with.
+            shared: whether other runs are on the same devices.
+        """
+        set_ = [f"run.seed={self.seed}", f"{self.key}={self.value}", f"data.regenerate.seed={answers}"]
+        set_ += ["workers.busy_devices=allow"] if shared else []
+        mine = [word for path in set_ for word in ("--set", path)]
+        return [binary, "up", *arguments, "--plain", "--name", self.name, *mine]
+
+
+def groups(runs: Sequence[Run], *, at_once: int) -> Iterator[tuple[Run, ...]]:
+    """Those that run side by side, seed by seed; the first seed's begin alone, as they make what the others
+    find in the cache."""
+    first = sum(run.seed == runs[0].seed for run in runs)
+    for part in (runs[:first], runs[first:]):
+        for low in range(0, len(part), at_once):
+            yield tuple(part[low : low + at_once])
+
+
+@dataclass(kw_only=True, slots=True)
+class Trainings:
+    """Runs of `up`, and what came of them."""
+
+    binary: str
+    arguments: Sequence[str]
+    answers: int  # the seed of them
+    logs: Path
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[dict[str, Any]] = field(default_factory=list)
+
+    def train(self, group: Sequence[Run]) -> float:
+        """The seconds that some runs took side by side; those that fail are kept as such."""
+        start, shared = time.monotonic(), len(group) > 1
+        with ExitStack() as stack:
+            started = [(run, self._start(run, stack, shared=shared)) for run in group]
+            for run, process in started:
+                process.wait()
+                self._read(run, process.returncode, shared=shared, seconds=time.monotonic() - start)
+        return time.monotonic() - start
+
+    def _start(self, run: Run, stack: ExitStack, *, shared: bool) -> subprocess.Popen[bytes]:
+        """Begun; ended where this process is interrupted before it is over."""
+        log = stack.enter_context((self.logs / f"{run.name}.log").open("a"))
+        command = run.command(self.binary, self.arguments, answers=self.answers, shared=shared)
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        stack.callback(process.wait)
+        stack.callback(process.terminate)  # nothing, once it is waited for
+        return process
+
+    def _read(self, run: Run, code: int, *, shared: bool, seconds: float) -> None:
+        asked = {"seed": run.seed, "value": run.value}
+        try:
+            if code != 0:
+                raise RuntimeError(f"want exit code 0, got {code}: see {self.logs / run.name}.log")
+            found = {"run_s": round(seconds, 1), **told(Path("runs") / run.name)}
+            if run.key == PRECISION and found["certified"] != run.value:
+                raise RuntimeError(f"want a certificate of {run.value}, got {found['certified']}")
+        except RuntimeError as error:
+            self.failed.append({**asked, "why": f"run {run.name}: {error}"})
+            sys.stderr.write(json.dumps(self.failed[-1]) + "\n")
+            return
+        if shared:
+            found |= dict.fromkeys(_TIMES)
+        self.runs.append({**asked, **found})
+        sys.stderr.write(json.dumps({k: v for k, v in self.runs[-1].items() if k != "losses"}) + "\n")
+
+
+def asked() -> argparse.Namespace:
+    """What the command line says; wrong ones end the process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary")
+    parser.add_argument("--key", default=PRECISION, help="of the configuration")
+    parser.add_argument(
+        "--values", nargs="+", default=list(PRECISIONS), help="of it; the first is the measure"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument(
+        "--side-by-side", type=int, default=1, metavar="K", help="runs at once; no times then"
+    )
+    parser.add_argument("--seconds", type=float, default=570.0, help="no run begins that may end later")
+    parser.add_argument("--logs", type=Path, default=Path(), help="directory of what the runs print")
+    parser.add_argument("arguments", nargs="+", help="of up, after --")
+    found = parser.parse_args()
+    if found.key != PRECISION and found.values == list(PRECISIONS):
+        parser.error("--values: want those of --key")
+    if found.side_by_side < 1:
+        parser.error(f"--side-by-side: want at least 1, got {found.side_by_side}")
+    runs = [Run(key=found.key, value=value, seed=seed) for seed in found.seeds for value in found.values]
+    if len({run.name for run in runs}) < len(runs):
+        parser.error(f"--values, --seeds: want different ones, got {found.values}, {found.seeds}")
+    found.runs = runs
+    return found
 
 
 def main() -> None:
-    """Train, compare, and print."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("binary")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--seconds", type=float, default=570.0, help="no run begins that may end later")
-    parser.add_argument("--log", type=Path, default=Path("curves.log"))
-    parser.add_argument("arguments", nargs="+", help="of up, after --")
-    asked = parser.parse_args()
-    began, runs, left = time.monotonic(), [], []
-    for seed, precision in ((seed, precision) for seed in asked.seeds for precision in PRECISIONS):
-        longest = max((run["run_s"] for run in runs[1:] or runs), default=0.0)  # the first makes the target
-        if time.monotonic() - began + longest > asked.seconds:
-            left.append([seed, precision])
+    """Train, compare, and print; exit 1 where a run failed."""
+    of = asked()
+    trainings = Trainings(binary=of.binary, arguments=of.arguments, answers=of.seeds[0], logs=of.logs)
+    began, took, left = time.monotonic(), [], []
+    for group in groups(of.runs, at_once=of.side_by_side):
+        longest = max(took[1:] or took, default=0.0)  # the first makes the target
+        if time.monotonic() - began + longest > of.seconds:
+            left += [[run.seed, run.value] for run in group]
             continue
-        runs.append(train(asked.binary, asked.arguments, seed=seed, precision=precision, log=asked.log))
-        sys.stderr.write(json.dumps({k: v for k, v in runs[-1].items() if k != "losses"}) + "\n")
-    out = {"bench": "curves", "arguments": asked.arguments, "runs": runs, "left_out": left}
-    sys.stdout.write(json.dumps({**out, "compared": compared(runs)}) + "\n")
+        took.append(trainings.train(group))
+    out = {"bench": "curves", "arguments": of.arguments, "key": of.key, "values": of.values}
+    out |= {"side_by_side": of.side_by_side, "runs": trainings.runs, "left_out": left}
+    out |= {"failed": trainings.failed, "compared": compared(trainings.runs, values=of.values)}
+    sys.stdout.write(json.dumps(out) + "\n")
+    if trainings.failed:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 own; only the rows are made up, on the device, as a pull leaves them. Steps of one row follow one another, and
 the next row is prepared beside each on a second thread, as a pull prepares it: once a timed step. A row with
 its preparation and its update is also timed alone, from a still device to a still device, and a row that is
-prepared without the update.
+prepared without the update. Where the question has `mixed` rows, of documents of many lengths, steps of these
+follow in turn, after all that is measured of the one.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Place:
 
 
 class Steps:
-    """A trainer that was warmed up as a worker is, and one row for it."""
+    """A trainer that was warmed up as a worker is, and rows for it, which come in turn."""
 
     def __init__(
         self, shape: workload.Shape, directory: Path, *, device: str, threads: int, place: Place | None = None
@@ -81,11 +82,23 @@ class Steps:
             progress=lambda _: None,
         )
         self._alone = Communicator("", number=1, world=1, rank=0)
-        self._pieces = [Piece(0, 0, 0, shape.tokens, min(shape.anchors, shape.tokens - 1))]
-        self._row = workload.rows_of(shape, device=device, seed=1 + place.rank)()
+        pieces = [Piece(0, 0, 0, shape.tokens, min(shape.anchors, shape.tokens - 1))]
+        self._rows = [
+            workload.Row(tensors=workload.rows_of(shape, device=device, seed=1 + place.rank)(), pieces=pieces)
+        ]
+        self._prepared = 0  # rows
         devices.settle(self.device)  # a row that is prepared is complete: no stream is waited for
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="copy")
         self._next = self._begin()
+
+    def take_mixed(self, asked: dict[str, Any], *, shape: workload.Shape) -> int:
+        """How many rows of `asked` come in turn from now on, in place of those before."""
+        self._next.result()
+        self._rows = workload.mixed_rows(asked, shape=shape, like=self._rows[0].tensors)
+        devices.settle(self.device)
+        self._prepared = 0
+        self._next = self._begin()
+        return len(self._rows)
 
     def row(self, *, number: int = 1, communicator: Communicator | None = None) -> None:
         """Forward and backward of the row that was prepared; the next one is prepared meanwhile.
@@ -117,8 +130,10 @@ class Steps:
         return self._copier.submit(self._prepare)
 
     def _prepare(self) -> Prepared:
-        """As a pull does, once the row is in its buffer."""
-        return self.trainer.prepare(self._row, epoch=0, pieces=self._pieces)
+        """As a pull does, once the row is in its buffer; whenever all had their turn, other anchors."""
+        epoch, place = divmod(self._prepared, len(self._rows))
+        self._prepared += 1
+        return self.trainer.prepare(self._rows[place].tensors, epoch=epoch, pieces=self._rows[place].pieces)
 
     def following(self, *, rounds: int) -> float:
         """Milliseconds of a whole step among some that follow one another."""
@@ -178,6 +193,14 @@ def profile(steps: Steps) -> dict[str, Any]:
     return found
 
 
+def mixed_ms(steps: Steps, asked: dict[str, Any], *, shape: workload.Shape, rounds: int) -> dict[str, float]:
+    """A step of rows of many documents among those that follow one another, as often of each row."""
+    count = steps.take_mixed(asked, shape=shape)
+    for _ in range(count):
+        steps.whole()
+    return {"step_ms": steps.following(rounds=-(-rounds // count) * count)}
+
+
 def measure(asked: dict[str, Any]) -> dict[str, Any]:
     """Everything, of one trainer."""
     shape, rounds = workload.Shape.told(asked["shape"]), asked["rows"]
@@ -191,6 +214,7 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     peak = peak_bytes(steps.device)
     alone_ms = steps.timed(steps.alone, rounds=rounds)
     row_ms = steps.timed(steps.row, rounds=rounds)
+    mixed = mixed_ms(steps, asked["mixed"], shape=shape, rounds=rounds) if asked.get("mixed") else None
     steps.trainer.drop()
     profiled = profile(steps) if asked["profile"] else None
     steps.watch.check()
@@ -214,6 +238,7 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
         "fp8_products": certificate.linear_products + certificate.head_products,
         "product_kernels": list(certificate.product_kernels),
         "profile": profiled,
+        "mixed": mixed,
     }
 
 

@@ -9,10 +9,16 @@ Shapes: S tokens of the row, V vocabulary, D hidden size, C captured width.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from dflash_runner import packing
+from dflash_runner.data import Dataset
+from dflash_runner.frames import Piece
 from dflash_runner.packing import Packed
 from dflash_runner.worker.v1 import worker_pb2
 from safetensors.torch import save_file
@@ -102,6 +108,58 @@ def rows_of(shape: Shape, *, device: str, seed: int = 1) -> Callable[[], dict[st
         }
 
     return make
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A complete row, as a pull leaves it, and what it is packed of."""
+
+    tensors: dict[str, Tensor]  # hidden, tokens, loss_mask, documents
+    pieces: list[Piece]
+
+
+def mixed_rows(asked: dict[str, Any], *, shape: Shape, like: dict[str, Tensor]) -> list[Row]:
+    """Rows of documents of many lengths, where another row is, whose hidden states they share: no time
+    depends on what these are.
+
+    Args:
+        asked: `documents`, tokens of each and the supervised ones at its end, and `rows`, each its pieces as
+            five numbers, as cmd/internal/bench/documents.go packs them.
+        shape: of the rows.
+        like: the other row.
+
+    Raises:
+        WorkerError: invalid, where a piece is not the whole of its document.
+    """
+    data = _dataset(asked["documents"], vocabulary=shape.vocabulary)
+    rows = []
+    for told in asked["rows"]:
+        pieces = [Piece(*numbers) for numbers in told]
+        packed = packing.pack(data, pieces=pieces, bucket=shape.tokens).to(like["tokens"].device)
+        small = {"tokens": packed.tokens_S, "loss_mask": packed.loss_mask_S, "documents": packed.documents_S}
+        rows.append(Row(tensors={"hidden": like["hidden"], **small}, pieces=pieces))
+    return rows
+
+
+def _dataset(documents: Sequence[tuple[int, int]], *, vocabulary: int) -> Dataset:
+    """Samples of random tokens, each a prompt and its supervised response."""
+    lengths, supervised = (np.array(column, dtype=np.uint32) for column in zip(*documents, strict=True))
+    offset = np.concatenate(([0], np.cumsum(lengths, dtype=np.uint64)[:-1])).astype(np.uint64)
+    masks = [np.arange(length) >= length - kept for length, kept in documents]
+    return Dataset(
+        directory=Path(),
+        digest="",
+        tokenizer_digest="",
+        sources=("bench",),
+        skipped=(),
+        offset=offset,
+        tokens=lengths,
+        supervised=supervised,
+        anchors=supervised - 1,
+        source=np.zeros(len(lengths), dtype=np.uint16),
+        all_tokens=np.random.default_rng(1).integers(vocabulary, size=int(lengths.sum()), dtype=np.int32),
+        all_loss_mask=np.concatenate(masks).astype(np.uint8),
+    )
 
 
 def teraflop(shape: Shape) -> float:

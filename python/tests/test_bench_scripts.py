@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -131,6 +132,52 @@ def test_ways_of_a_row_give_its_hidden_states():
     assert torch.equal(target.hidden_states(row), want_SC)
 
 
+TINY = W | {"S": 24, "N": 4, "block": 4, "vocabulary": 64, "hidden": 32, "intermediate": 48, "layers": 1}
+TINY |= {"captured": 1, "heads": 2, "kv_heads": 1, "head_dim": 16, "dtype": "float32"}
+MIXED = {  # as cmd/internal/bench/documents.go tells them
+    "documents": [[10, 6], [8, 5], [20, 12]],
+    "rows": [[[2, 0, 0, 20, 4]], [[1, 0, 0, 8, 1], [0, 0, 8, 10, 3]]],
+}
+
+
+def test_rows_of_many_documents():
+    """Each document's end is supervised, and what they leave of the row is padding."""
+    shape = workload.Shape.told(TINY)
+    one = workload.rows_of(shape, device="cpu")()
+    rows = workload.mixed_rows(MIXED, shape=shape, like=one)
+    kept = [row.tensors["loss_mask"].nonzero()[:, 0].tolist() for row in rows]
+    assert kept == [[*range(8, 20)], [*range(3, 8), *range(12, 18)]]
+    documents = [row.tensors["documents"].tolist() for row in rows]
+    assert documents == [[0] * 20 + [-1] * 4, [0] * 8 + [1] * 10 + [-1] * 6]
+    assert [[piece.sample for piece in row.pieces] for row in rows] == [[2], [1, 0]]
+    assert all(row.tensors["hidden"] is one["hidden"] for row in rows)
+    assert rows[0].tensors["tokens"].max() < shape.vocabulary and not rows[0].tensors["tokens"][20:].any()
+    wrong = {**MIXED, "rows": [[[0, 0, 0, 9, 1]]]}
+    with pytest.raises(WorkerError, match="want 10 tokens, got 9"):
+        workload.mixed_rows(wrong, shape=shape, like=one)
+
+
+def test_steps_of_rows_in_turn(tmp_path):
+    """Every row is prepared as often as the others, with other anchors each time that it comes."""
+    shape = workload.Shape.told(TINY)
+    steps = step.Steps(shape, tmp_path, device="cpu", threads=1)
+    prepared, prepare = [], steps.trainer.prepare
+
+    def noted(tensors, *, epoch, pieces):
+        row = prepare(tensors, epoch=epoch, pieces=pieces)
+        prepared.append((len(pieces), epoch, row.anchors, tuple(row.blocks.rule.anchors_BN[0].tolist())))
+        return row
+
+    steps.trainer.prepare = noted
+    told_ms = step.mixed_ms(steps, MIXED, shape=shape, rounds=3)
+    steps._next.result()  # noqa: SLF001 the copy thread is done
+    assert told_ms["step_ms"] > 0
+    # two that are not timed, four that are, for three asked of two rows, and one beside the last
+    assert [one[:2] for one in prepared] == [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2), (1, 3)]
+    assert all(anchors == shape.anchors for _, _, anchors, _ in prepared)
+    assert len({chosen for *_, chosen in prepared}) > 4
+
+
 def test_gaps_are_told_by_their_neighbours():
     """Whatever ran last before a gap, on any stream; equal neighbours are added up."""
     times = [("a", 0, 9), ("b", 2, 4), ("c", 11, 12), ("a", 12, 13), ("c", 20, 22), ("b", 22, 30)]
@@ -196,13 +243,13 @@ def a_run(directory, *, loss, seed, precision):
         **{"heldout_loss": loss, "acceptance_before": 1.0, "acceptance_after": 4 - loss, "lossless": True},
         **{"acceptance_nonlooping": 3.0, "exit": 0, "steps": 5},
         "workers": [
-            {"role": "target", "certificate": {"precision": "compute_dtype"}},
-            {"role": "drafter", "certificate": certificate},
+            {"role": "target", "device": "GPU-1", "certificate": {"precision": "compute_dtype"}},
+            {"role": "drafter", "device": "GPU-2", "certificate": certificate},
         ],
-        "stages": [{"name": "train", "seconds": 2.5}],
+        "stages": [{"name": "launch", "seconds": 90}, {"name": "train", "seconds": 2.5}],
     }
     (directory / "summary.json").write_text(json.dumps(summary))
-    return {"seed": seed, "precision": precision, **curves.told(directory)}
+    return {"seed": seed, "value": precision, **curves.told(directory)}
 
 
 def test_curves_of_two_precisions_are_compared_seed_by_seed(tmp_path):
@@ -216,14 +263,109 @@ def test_curves_of_two_precisions_are_compared_seed_by_seed(tmp_path):
     runs = [a_run(tmp_path / f"{p}{s}", loss=x, seed=s, precision=p) for p, s, x in made]
     assert (runs[1]["certified"], runs[1]["fp8_products"], runs[1]["train_s"]) == ("fp8", 7, 2.5)
     assert runs[0]["losses"] == [[1, 2.0], [2, 1.0], [3, 0.66667], [4, 0.5], [5, 0.4]]
-    found = curves.compared(runs)
+    assert runs[0]["acceptance_per_device_hour"] == pytest.approx((2.0 - 1.0) / (2 * 2.5 / 3600))
+    found = curves.compared(runs, values=curves.PRECISIONS)
     assert found["seeds"] == [1, 2]  # the third has no partner
-    assert found["heldout_loss"]["by_seed"] == [0.5, -0.1]
-    assert found["heldout_loss"]["fp8_more"] == pytest.approx(0.2)
-    assert found["acceptance_after"]["by_seed"] == [-0.5, 0.1]
-    assert found["last_loss"]["compute_dtype"] == pytest.approx(0.3)
+    assert found["heldout_loss"]["by_seed"] == {"fp8": [0.5, -0.1]}
+    assert found["heldout_loss"]["more"] == {"fp8": pytest.approx(0.2)}
+    assert found["acceptance_after"]["by_seed"] == {"fp8": [-0.5, 0.1]}
+    assert found["last_loss"]["mean"]["compute_dtype"] == pytest.approx(0.3)
     assert found["heldout_loss"]["spread_of_seeds"] == pytest.approx(0.70711)
-    assert curves.compared(runs[:1])["heldout_loss"] is None
+    assert curves.compared(runs[:1], values=curves.PRECISIONS)["heldout_loss"] is None
+
+
+def test_runs_side_by_side_begin_with_the_first_seed():
+    runs = [
+        curves.Run(key="training.draws_per_row", value=v, seed=s) for s in (7, 8, 9) for v in ("1", "2", "4")
+    ]
+
+    def sizes(at_once):
+        return [len(group) for group in curves.groups(runs, at_once=at_once)]
+
+    assert (sizes(1), sizes(2), sizes(4), sizes(9)) == ([1] * 9, [2, 1, 2, 2, 2], [3, 4, 2], [3, 6])
+    assert [run for group in curves.groups(runs, at_once=4) for run in group] == runs
+    words = runs[4].command("up.sh", ["-f", "x.yaml"], answers=7, shared=True)
+    assert words[:6] == ["up.sh", "up", "-f", "x.yaml", "--plain", "--name"]
+    assert words[6] == "curves-draws-per-row-2-8" and {"run.seed=8", "training.draws_per_row=2"} < set(words)
+    assert {"data.regenerate.seed=7", "workers.busy_devices=allow"} < set(words)
+    assert "workers.busy_devices=allow" not in runs[4].command("up.sh", [], answers=7, shared=False)
+
+
+UP = """#!{python}
+import json, os, signal, sys
+signal.alarm(60)  # instead of waiting for ever
+words = sys.argv[1:]
+name = words[words.index("--name") + 1]
+told = dict(word.split("=", 1) for word in words if "=" in word)
+value, seed = told["training.draws_per_row"], int(told["run.seed"])
+if "workers.busy_devices" in told and seed == 1:
+    open("meeting", "wb" if value == "1" else "rb").close()  # returns when the other is there
+print("ran", name)
+if (value, seed) == ("2", 3):
+    sys.exit(1)
+os.makedirs(f"runs/{{name}}")
+with open(f"runs/{{name}}/events.jsonl", "w") as events:
+    events.write(json.dumps({{"event": "step decided", "step": 1, "figures": {{"loss": 3.0}}}}))
+summary = {{"heldout_loss": 2.0, "acceptance_before": 1.0, "acceptance_after": 2.0 + float(value) / 2}}
+summary |= {{"acceptance_nonlooping": 1.0, "lossless": True, "exit": 0, "steps": 1}}
+summary |= {{"workers": [{{"role": "drafter", "device": "cpu", "certificate": None}}]}}
+summary |= {{"stages": [{{"name": "train", "seconds": 36.0}}]}}
+json.dump(summary, open(f"runs/{{name}}/summary.json", "w"))
+"""
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_values_of_a_key_side_by_side(monkeypatch, capsys, tmp_path, at_once):
+    """Runs of a stand-in for `up`; that of the last seed's second value fails."""
+    monkeypatch.chdir(tmp_path)
+    up = tmp_path / "up"
+    up.write_text(UP.format(python=sys.executable))
+    up.chmod(0o700)
+    os.mkfifo("meeting")
+    words = [str(up), "--key", "training.draws_per_row", "--values", "1", "2", "--side-by-side", str(at_once)]
+    monkeypatch.setattr(sys, "argv", ["curves.py", *words, "--", "-f", "small.yaml"])
+    with pytest.raises(SystemExit) as ended:
+        curves.main()
+    found = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, found["arguments"], found["left_out"]) == (1, ["-f", "small.yaml"], [])
+    assert [(run["seed"], run["value"]) for run in found["runs"]] == [
+        (1, "1"),
+        (1, "2"),
+        (2, "1"),
+        (2, "2"),
+        (3, "1"),
+    ]
+    assert [(run["seed"], run["value"]) for run in found["failed"]] == [(3, "2")]
+    assert "want exit code 0, got 1: see curves-draws-per-row-2-3.log" in found["failed"][0]["why"]
+    assert (tmp_path / "curves-draws-per-row-2-3.log").read_text() == "ran curves-draws-per-row-2-3\n"
+    assert found["compared"]["seeds"] == [1, 2]
+    assert found["compared"]["acceptance_after"]["more"] == {"2": 0.5}
+    hourly = found["compared"]["acceptance_per_device_hour"]
+    if at_once > 1:
+        assert hourly is None and not any(run[name] for run in found["runs"] for name in ("run_s", "train_s"))
+    else:
+        assert hourly["mean"] == {"1": 150.0, "2": 200.0} and found["runs"][0]["train_s"] == 36.0
+
+
+def test_a_run_that_may_end_too_late_is_left_out(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(curves.Trainings, "train", lambda _, group: 100.0 * len(group))
+    monkeypatch.setattr(
+        sys, "argv", ["curves.py", "up", "--side-by-side", "4", "--seconds", "250", "--", "x"]
+    )
+    curves.main()
+    assert json.loads(capsys.readouterr().out)["left_out"] == []
+    monkeypatch.setattr(sys, "argv", ["curves.py", "up", "--seconds", "50", "--", "x"])
+    curves.main()
+    left = json.loads(capsys.readouterr().out)["left_out"]
+    assert left == [[1, "fp8"], *([seed, value] for seed in (2, 3) for value in curves.PRECISIONS)]
+
+
+def test_another_key_has_values_of_its_own(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["curves.py", "up", "--key", "training.gamma", "--", "x"])
+    with pytest.raises(SystemExit):
+        curves.asked()
+    assert "--values: want those of --key" in capsys.readouterr().err
 
 
 def test_a_curve_is_of_stretches():

@@ -172,19 +172,29 @@ def test_a_step_waits_for_nothing(worker: Worker) -> None:
 
 
 def test_training_lowers_the_loss_as_in_bfloat16(watch: Watch, tmp_path: Path) -> None:
-    """One row again and again, forty steps: both come down, and end near each other."""
+    """One row again and again, forty steps: at every step both are equally far down.
+
+    Judged by shares of the first loss. Once the row is known by heart, both are some ten thousandths of it,
+    and a ratio of the two is noise. On a CPU, with the products made in float32 of the same eight bits, a
+    right backward stayed within 0.011; off by 0.15 without its gradient by the input, 0.08 without that by
+    the weight, 0.035 with a quarter of that by the input.
+    """
     torch.compiler.set_stance("default")
     settings = settings_of(tmp_path, replays=False)
     plain = replace(settings, drafter=replace(settings.drafter, precision="compute_dtype"))
-    ends = []
-    for one in (Worker(settings, watch), Worker(plain, watch)):
-        row, losses = row_of(one, BUCKETS[0], seed=1), []
-        for _ in range(40):
-            one.trainer.micro_step(row, row=1)
-            figures = one.trainer.reduce(ALONE)
-            losses.append(figures.rows[0].numerator / figures.rows[0].denominator)
-            one.trainer.apply(lr=2e-3)
-        assert losses[-1] < 0.8 * losses[0], losses
-        ends.append(losses[-1])
-    print("fp8, bfloat16:", ends)  # noqa: T201
-    assert ends[0] == pytest.approx(ends[1], rel=0.15)
+    eight, wide = (fallen(Worker(one, watch), steps=40) for one in (settings, plain))
+    print("fp8:", eight, "bfloat16:", wide)  # noqa: T201
+    apart = [abs(one - other) / wide[0] for one, other in zip(eight, wide, strict=True)]
+    assert max(apart) < 0.025, apart
+    assert max(eight[-1], wide[-1]) < 0.01 * wide[0], (eight[-1], wide[-1])
+
+
+def fallen(worker: Worker, *, steps: int) -> list[float]:
+    """The loss at each step of training on one row."""
+    row, losses = row_of(worker, BUCKETS[0], seed=1), []
+    for _ in range(steps):
+        worker.trainer.micro_step(row, row=1)
+        figures = worker.trainer.reduce(ALONE)
+        losses.append(figures.rows[0].numerator / figures.rows[0].denominator)
+        worker.trainer.apply(lr=2e-3)
+    return losses

@@ -207,6 +207,8 @@ type Regenerate struct {
 	Temperature float64 `yaml:"temperature" min:"0" max:"100"`
 	// Batch is prompts answered side by side. Default 64.
 	Batch int `yaml:"batch" min:"1" max:"65536"`
+	// Seed of the choice of prompts and of sampling, for runs that share answers; 0: run.seed. Default 0.
+	Seed uint64 `yaml:"seed"`
 }
 
 // Training is the recipe. Work is budgeted in steps or epochs, never in time.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
@@ -61,14 +62,27 @@ func (f Facts) text() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
+// warmUps is what the lock of an entry's warm-ups is named with, behind the
+// entry's own name: shared by every run with a warm-up inside, exclusive to the
+// one that compares or seals the entry.
+const warmUps = ".warmup" + flock.Suffix
+
+// How often a lock is tried that another run holds while it compares or seals
+// the entry, and how long: it reads some hundred files.
+const (
+	pause   = 50 * time.Millisecond
+	longest = 20 * time.Second
+)
+
 // Cache is one entry, held against removal until Close or this process's end.
 type Cache struct {
 	Dir   string
 	facts Facts
 	lock  *flock.Lock
 
-	mu     sync.Mutex // guards below
-	inside int        // warm-ups that are running
+	mu      sync.Mutex // guards below
+	inside  int        // warm-ups of this run that are running
+	warming *flock.Lock
 }
 
 // Open gives the entry for facts below root, which is the user's cache or the
@@ -108,6 +122,13 @@ func (c *Cache) hold(f Facts) error {
 	} else if !shared {
 		return runner.Errorf(runner.Unavailable, "open kernel cache %s: it is being removed", c.Dir).WithHint("try again")
 	}
+	if c.warming, err = flock.Open(c.Dir + warmUps); err != nil {
+		return unusable(c.Dir, err)
+	}
+	if _, err := c.warming.Try(true); err != nil { // nobody compares an entry that is not sealed yet
+		return unusable(c.Dir, err)
+	}
+	defer func() { _ = c.warming.Drop() }() // closed with its file at the latest
 	made := os.Mkdir(c.Dir, 0o700)
 	if made != nil && !errors.Is(made, fs.ErrExist) {
 		return unusable(c.Dir, made)
@@ -159,10 +180,10 @@ func unusable(dir string, err error) error {
 }
 
 // Enter is called before a worker warms up, and Leave after it. The first of
-// those that are inside compares the entry with what it was at the last
-// certificate: a compiler trusts what it finds, and one file that was cut short
-// would fail every warm-up. did says what was put away, and is empty where the
-// entry is whole; the warm-up is then cold where it would have been warm.
+// those that are inside, of all runs, compares the entry with what it was at the
+// last certificate: a compiler trusts what it finds, and one file that was cut
+// short would fail every warm-up. did says what was put away, and is empty where
+// the entry is whole; the warm-up is then cold where it would have been warm.
 // Callable from any goroutine.
 func (c *Cache) Enter() (did string, err error) {
 	c.mu.Lock()
@@ -171,6 +192,29 @@ func (c *Cache) Enter() (did string, err error) {
 	if c.inside > 1 {
 		return "", nil
 	}
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for end, looked := time.Now().Add(longest), false; ; <-tick.C {
+		if !looked {
+			if looked, err = c.warming.Try(true); err == nil && looked {
+				did, err = c.restore()
+			}
+		}
+		if err != nil {
+			return did, err
+		}
+		shared, err := c.warming.Try(false) // to be had beside other warm-ups, whose files nobody may touch
+		if err != nil || shared {
+			return did, err
+		}
+		if time.Now().After(end) {
+			return did, runner.Errorf(runner.Unavailable, "enter kernel cache %s: another run has been comparing or sealing it for %s", c.Dir, longest)
+		}
+	}
+}
+
+// restore makes the entry good again, or new.
+func (c *Cache) restore() (did string, err error) {
 	did, err = seal.Restore(c.Dir)
 	if _, gone := os.Stat(filepath.Join(c.Dir, factsFile)); err == nil && errors.Is(gone, fs.ErrNotExist) {
 		err = c.fill() // the entry was set aside, or removed
@@ -179,13 +223,22 @@ func (c *Cache) Enter() (did string, err error) {
 }
 
 // Leave says whether the warm-up came to its certificate. The last of those
-// that are inside seals the entry then.
+// that are inside, of all runs, seals the entry then; where that one failed, what
+// the others made since the last seal is made again.
 func (c *Cache) Leave(certified bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inside--
-	if c.inside > 0 || !certified {
+	if c.inside > 0 {
 		return nil
+	}
+	defer func() { _ = c.warming.Drop() }() // closed with its file at the latest
+	if !certified {
+		return nil
+	}
+	alone, err := c.warming.Try(true)
+	if err != nil || !alone {
+		return err
 	}
 	return seal.Write(c.Dir)
 }
@@ -201,7 +254,11 @@ func (c *Cache) Close() error {
 	if c == nil || c.lock == nil {
 		return nil
 	}
-	if err := c.lock.Close(); err != nil {
+	err := c.lock.Close()
+	if c.warming != nil {
+		err = errors.Join(err, c.warming.Close())
+	}
+	if err != nil {
 		return runner.Errorf(runner.Internal, "close kernel cache: %w", err)
 	}
 	return nil

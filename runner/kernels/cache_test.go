@@ -241,3 +241,60 @@ func TestBrokenEntry(t *testing.T) {
 	enter("")
 	leave(false)
 }
+
+// TestWarmUpsOfTwoRuns: what a run makes while it warms up is neither put away
+// nor sealed by another run, and the last one seals what all of them made.
+func TestWarmUpsOfTwoRuns(t *testing.T) {
+	root := t.TempDir()
+	one, other := opened(t, root), opened(t, root)
+	kernel := func(name string) string { return filepath.Join(one.Dir, "inductor", name) }
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(kernel(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	enter := func(c *Cache, want string) {
+		t.Helper()
+		if did, err := c.Enter(); err != nil || (did == "") != (want == "") || !strings.Contains(did, want) {
+			t.Fatalf("did %q, %v, want %q", did, err, want)
+		}
+	}
+	leave := func(c *Cache, certified bool) {
+		t.Helper()
+		if err := c.Leave(certified); err != nil {
+			t.Fatal(err)
+		}
+	}
+	enter(one, "")
+	put("a.py", "ha") // half of it
+	enter(other, "")
+	if _, err := os.Stat(kernel("a.py")); err != nil {
+		t.Errorf("put away while the other run writes it: %v", err)
+	}
+	leave(other, true) // seals nothing, as the first is inside
+	put("a.py", "half and the rest")
+	leave(one, true)
+	enter(other, "") // sealed whole
+	put("b.py", "of a warm-up that fails")
+	enter(one, "")
+	leave(one, true)
+	leave(other, false)
+	enter(one, "removed 1 files that came after")
+	leave(one, false)
+}
+
+// opened is an entry that is closed with the test.
+func opened(t *testing.T, root string) *Cache {
+	t.Helper()
+	c, err := open(root, facts(), on("/", 0xEF53))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}

@@ -35,6 +35,7 @@ type asked struct {
 	Rows      int    `json:"rows,omitempty"`
 	Profile   bool   `json:"profile"`
 	Directory string `json:"directory,omitempty"`
+	Mixed     *mixed `json:"mixed,omitempty"` // rows to measure after those of one document
 }
 
 // about is what every answer says of its process.
@@ -59,7 +60,10 @@ type steps struct {
 	Precision    string             `json:"precision"` // of matrix products, as certified
 	Products     uint64             `json:"fp8_products"`
 	Multiplied   []string           `json:"product_kernels"`
-	Profile      *profiled          `json:"profile"`
+	Profile      *profiled          `json:"profile"` // of mixed rows where these are measured
+	Mixed        *struct {
+		StepMS float64 `json:"step_ms"` // as the other, over all of the rows in turn
+	} `json:"mixed"`
 }
 
 // profiled is what the profiler saw.
@@ -73,18 +77,24 @@ type profiled struct {
 
 // StepBench measures rows and updates of a shape's drafter, as a worker makes
 // them, beside the device's rate of matrix products; with profile also where
-// their time goes.
-func StepBench(ctx context.Context, p *Python, d Devices, shape Shape, rows int, profile bool) (*Report, error) {
+// their time goes. Mixed documents are measured beside rows of one.
+func StepBench(ctx context.Context, p *Python, d Devices, shape Shape, rows int, profile bool, documents string) (*Report, error) {
 	r := start("step")
 	r.on(d)
+	about := asked{Shape: shape, Device: d.told(), Threads: d.threads(), Rows: rows, Profile: profile}
+	if documents == DocumentsMixed {
+		m, err := mixedOf(shape)
+		if err != nil {
+			return nil, err
+		}
+		about.Mixed = m
+	}
 	var s steps
-	err := p.measure(ctx, &s, p.on(d.place(0), d.threads(), compiling()...), "step.py",
-		asked{Shape: shape, Device: d.told(), Threads: d.threads(), Rows: rows, Profile: profile})
-	if err != nil {
+	if err := p.measure(ctx, &s, p.on(d.place(0), d.threads(), compiling()...), "step.py", about); err != nil {
 		return nil, err
 	}
 	shape.Rows = rows
-	if err := r.steps(s, shape, d.OnGPU()); err != nil {
+	if err := r.steps(s, shape, about.Mixed, d.OnGPU()); err != nil {
 		return nil, err
 	}
 	return r.done(), nil
@@ -99,8 +109,9 @@ func (r *Report) shaped(shape Shape, a about) {
 	}
 }
 
-// steps adds the figures of an answer.
-func (r *Report) steps(s steps, shape Shape, cuda bool) error {
+// steps adds the figures of an answer, those of mixed rows where it was asked
+// for them.
+func (r *Report) steps(s steps, shape Shape, m *mixed, cuda bool) error {
 	if s.StepMS <= 0 || s.RowMS <= 0 || s.MatmulTFLOPS <= 0 {
 		return runner.Errorf(runner.Internal, "read result of step.py: want times above 0, got %g and %g ms, %g TFLOP/s", s.StepMS, s.RowMS, s.MatmulTFLOPS)
 	}
@@ -119,6 +130,11 @@ func (r *Report) steps(s steps, shape Shape, cuda bool) error {
 	r.add("row without the update", s.RowMS, "ms", 0, nil)
 	r.add("context tokens a second ("+shape.stated()+")", float64(shape.Tokens)/s.StepMS*1e3, "tokens/s", 0, nil)
 	r.add("blocks a second", float64(shape.Anchors)/s.StepMS*1e3, "blocks/s", 0, nil)
+	if m != nil {
+		if err := r.mixed(m, s, shape, cuda); err != nil {
+			return err
+		}
+	}
 	r.add("matrix rate", s.MatmulTFLOPS, "TFLOP/s", 0, nil)
 	r.add("row and update, rate of its matrix products", s.TeraFLOP/s.StepMS*1e3, "TFLOP/s", s.TeraFLOP/s.StepMS*1e3/s.MatmulTFLOPS, nil)
 	r.add("peak memory", float64(s.PeakBytes)/(1<<30), "GiB", 0, goalOn(reference, atMost(40)))

@@ -25,7 +25,7 @@ func TestSteps(t *testing.T) {
 	s := steps{about: about{Torch: "2.11", Python: "3.12", Parameters: 7}, RowMS: 100, StepMS: 120, TeraFLOP: 60, MatmulTFLOPS: 1000, PeakBytes: 41 << 30,
 		Seconds: map[string]float64{"first_pass": 3}, Profile: &profiled{Row: []Kernel{{"nvjet", 6, 2}, {"mul", 2, 9}}, Update: []Kernel{{"adam", 2, 1}}, Steps: 2,
 			Spans: []Span{{0, 90_000}, {100_000, 200_000}}, Gaps: []Gap{{"norm", "adam", 10, 1, 10}}}}
-	if err := r.steps(s, w, true); err != nil {
+	if err := r.steps(s, w, nil, true); err != nil {
 		t.Fatal(err)
 	}
 	if f := figure(t, r, "context tokens"); f.Value != 3072/0.12 || !strings.Contains(f.Name, "(N 512, block 16, S 3072, vocabulary 151936)") {
@@ -53,10 +53,10 @@ func TestSteps(t *testing.T) {
 		t.Errorf("about: got %+v", r)
 	}
 	small := start("step")
-	if err := small.steps(s, named(t, WorkloadTiny), true); err != nil || figure(t, small, "row and update").Goal != nil || figure(t, small, "peak memory").Goal != nil {
+	if err := small.steps(s, named(t, WorkloadTiny), nil, true); err != nil || figure(t, small, "row and update").Goal != nil || figure(t, small, "peak memory").Goal != nil {
 		t.Errorf("goals are the reference's alone: %+v, %v", small.Figures, err)
 	}
-	if err := start("step").steps(steps{RowMS: 1, MatmulTFLOPS: 1}, w, true); err == nil {
+	if err := start("step").steps(steps{RowMS: 1, MatmulTFLOPS: 1}, w, nil, true); err == nil {
 		t.Error("no time: want an error")
 	}
 }

@@ -1,6 +1,7 @@
 package up
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -18,7 +19,7 @@ func (u *up) dataStage(ctx context.Context, target string) (dataset, error) {
 	r := c.Data.Regenerate
 	regenerate := &jobv1.Regenerate{TargetDirectory: target, Corpus: dataCorpus(c), Samples: uint32(r.Samples), HeldoutSamples: uint32(r.HeldoutSamples),
 		PromptTokens: uint32(r.PromptTokens), NewTokens: uint32(r.NewTokens), Temperature: r.Temperature, Batch: uint32(r.Batch),
-		Seed: c.Run.Seed, Dtype: c.Target.DType, EvalPrompts: uint32(c.Evaluate.Prompts), EvalPromptTokens: uint32(c.Evaluate.PromptTokens)}
+		Seed: cmp.Or(r.Seed, c.Run.Seed), Dtype: c.Target.DType, EvalPrompts: uint32(c.Evaluate.Prompts), EvalPromptTokens: uint32(c.Evaluate.PromptTokens)}
 	prepare := u.prepareJob(target, c.Data.Files)
 	files, err := stamps(append(append([]string{}, c.Data.Files...), c.Data.HeldoutFiles...))
 	if err != nil {

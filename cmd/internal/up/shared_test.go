@@ -182,3 +182,26 @@ func TestDataIsHeld(t *testing.T) {
 		t.Errorf("after the end: in use %v", got)
 	}
 }
+
+// TestAnswersOfASeed: runs of other seeds share answers where these have a seed
+// of their own, and only there.
+func TestAnswersOfASeed(t *testing.T) {
+	root, _ := newCache(t)
+	u, end := preparing(t, root, "one")
+	defer end()
+	u.python.interpreter = "/bin/false" // nothing is made: asked is where it would lie
+	in := func(run, answers uint64) string {
+		u.config.Run.Seed, u.config.Data.Regenerate.Seed = run, answers
+		d, err := u.dataStage(t.Context(), root)
+		if err == nil {
+			t.Fatal("want nothing made, got no error")
+		}
+		return d.train
+	}
+	if in(1, 0) == in(2, 0) {
+		t.Error("without a seed of their own: want other answers for another run.seed")
+	}
+	if in(1, 0) != in(2, 1) {
+		t.Error("want the same answers for the same seed of theirs")
+	}
+}
