@@ -380,7 +380,7 @@ def test_curves_of_a_run_without_a_summary(tmp_path):
         curves.told(tmp_path)
 
 
-TINY = {
+SMALL = {
     **{"S": 24, "N": 3, "block": 4, "vocabulary": 64, "hidden": 16, "intermediate": 32, "layers": 1},
     **{"captured": 2, "heads": 1, "kv_heads": 1, "head_dim": 16, "dtype": "float32"},
 }
@@ -445,7 +445,7 @@ def test_a_step_of_a_rank_is_its_rows_one_sum_and_an_update(tmp_path, monkeypatc
             super()._finish(doing=doing)
 
     place = step.Place(world=2, rank=0, rows_per_step=2, groups=str(tmp_path / "groups"))
-    steps = step.Steps(workload.Shape.told(TINY), tmp_path, device="cpu", threads=1, place=place)
+    steps = step.Steps(workload.Shape.told(SMALL), tmp_path, device="cpu", threads=1, place=place)
     (tmp_path / "groups").mkdir()
     store = torch.distributed.FileStore(str(tmp_path / "groups" / "1"), 2)
     store.set("arrived/1", b"1")
@@ -471,7 +471,7 @@ def test_a_step_of_a_rank_is_its_rows_one_sum_and_an_update(tmp_path, monkeypatc
 
 def test_a_drafter_alone_has_a_group_of_its_own(monkeypatch):
     monkeypatch.setattr(step, "prepare_torch", lambda _: None)
-    asked = {"shape": TINY, "rows": 4, "rows_per_step": 2, "world": 1, "rank": 0, "groups": ""}
+    asked = {"shape": SMALL, "rows": 4, "rows_per_step": 2, "world": 1, "rank": 0, "groups": ""}
     found = drafters.measure(asked | {"device": "cpu", "threads": 1})
     assert (found["steps"], found["replayed"], found["attention"]) == (2, False, "sdpa")
     assert found["seconds"] > found["kept_s"] >= 0 and found["sum_bytes"] > 4 * found["parameters"]
