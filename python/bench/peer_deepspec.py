@@ -61,14 +61,16 @@ def build(asked: Asked) -> Trainer:
     trained = [one for one in draft.parameters() if one.requires_grad]
     clip = model.clip_grad_norm_ if asked.fsdp else lambda most: nn.utils.clip_grad_norm_(trained, most)
 
+    apply = checkout.attribute(update, "step", of="BF16Optimizer")
+
     def step() -> None:
         clip(CLIP)
-        update.step()
+        apply()
 
     return Trainer(
         model=draft,
-        embedding=draft.embed_tokens,
-        head=draft.lm_head,
+        embedding=checkout.attribute(draft, "embed_tokens", of="Qwen3DSparkModel"),
+        head=checkout.attribute(draft, "lm_head", of="Qwen3DSparkModel"),
         masters=list(getattr(update, "fp32_params", [])),
         loss=_loss(checkout, asked, model=model, draft=draft, objective=objective, forget=forget),
         update=step,
@@ -126,7 +128,7 @@ def _drafter(checkout: Checkout, asked: Asked, configure: Any, drafter: Any) -> 
         draft = checkout.call(drafter, "Qwen3DSparkModel", config=settings).to(dtype=asked.dtype).train()
     embedding, head = embedding_and_head(asked)
     checkout.call(
-        draft.initialize_embeddings_and_head,
+        checkout.attribute(draft, "initialize_embeddings_and_head", of="Qwen3DSparkModel"),
         "initialize_embeddings_and_head",
         embed_tokens=embedding,
         lm_head=head,

@@ -43,7 +43,9 @@ def build(asked: Asked) -> Trainer:
     online, drafter, optimiser, *wrapper = (checkout.load(one) for one in found)
     attention = "sdpa" if asked.device == "cpu" else "flex_attention"
     with device(asked.device):
-        draft = checkout.call(drafter, "DFlashDraftModel", config=_settings(asked, drafter, attention))
+        draft = checkout.call(
+            drafter, "DFlashDraftModel", config=_settings(checkout, asked, drafter, attention)
+        )
     draft = draft.to(dtype=asked.dtype).train()
     embedding, head = embedding_and_head(asked)
     model = checkout.call(
@@ -66,7 +68,7 @@ def build(asked: Asked) -> Trainer:
         head=head,
         masters=list(getattr(update, "fp32_params", [])),
         loss=_loss(model, asked),
-        update=update.step,
+        update=checkout.attribute(update, "step", of="BF16Optimizer"),
         failed=checkout.failed,
         parts={
             "anchors and mask": f"drawn and built in the step by its model, for {attention}",
@@ -89,10 +91,11 @@ def _loss(model: nn.Module, asked: Asked) -> Callable[[], Tensor]:
     return loss
 
 
-def _settings(asked: Asked, drafter: Any, attention: str) -> Any:
+def _settings(checkout: Checkout, asked: Asked, drafter: Any, attention: str) -> Any:
     """The drafter's configuration, of the class that the drafter names."""
     shape = asked.shape
-    settings = drafter.config_class(
+    configuration = checkout.attribute(drafter, "config_class", of="DFlashDraftModel")
+    settings = configuration(
         **target_settings(shape) | {"num_hidden_layers": shape.layers},
         layer_types=["full_attention"] * shape.layers,
         num_target_layers=TARGET_LAYERS,
@@ -117,12 +120,11 @@ def _ready(
     if wrapper:
         join_alone(asked)
         made, settings = wrapper
-        told = checkout.call(
-            settings.from_distributed, "ParallelConfig.from_distributed", param_dtype=asked.dtype
-        )
+        join = checkout.attribute(settings, "from_distributed", of="ParallelConfig")
+        told = checkout.call(join, "ParallelConfig.from_distributed", param_dtype=asked.dtype)
         backend = checkout.call(made, "FSDPTrainingBackend", parallel_config=told)
-        wrap = "FSDPTrainingBackend.prepare_model"
-        model = checkout.call(backend.prepare_model, wrap, model=model, optimizer_target=draft)
+        wrap = checkout.attribute(backend, "prepare_model", of="FSDPTrainingBackend")
+        model = checkout.call(wrap, "FSDPTrainingBackend.prepare_model", model=model, optimizer_target=draft)
     update = checkout.call(
         optimiser,
         "BF16Optimizer",
@@ -133,5 +135,6 @@ def _ready(
         warmup_ratio=0.04,
     )
     if backend is not None:
-        checkout.call(backend.set_optimizer, "FSDPTrainingBackend.set_optimizer", optimizer=update)
+        take = checkout.attribute(backend, "set_optimizer", of="FSDPTrainingBackend")
+        checkout.call(take, "FSDPTrainingBackend.set_optimizer", optimizer=update)
     return model, update
