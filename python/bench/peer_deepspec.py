@@ -9,21 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import peer_trainer
 import torch
 from dflash_runner.errors import Kind, WorkerError
 from peer_checkout import Checkout
-from peer_trainer import (
-    CLIP,
-    GAMMA,
-    LR,
-    STEPS,
-    Asked,
-    Trainer,
-    embedding_and_head,
-    join_alone,
-    rows_of,
-    target_settings,
-)
+from peer_trainer import Asked, Trainer
 from torch import Tensor, nn
 
 KNOWN = "DeepSpec is known as of afdfa7c9 (deepseek-ai/DeepSpec)"
@@ -53,10 +43,10 @@ def build(asked: Asked) -> Trainer:
             hint="--device cuda on a machine with a GPU",
         )
     configure, drafter, objective, optimiser, forget = (checkout.load(one) for one in found)
-    join_alone(asked)
+    peer_trainer.join_alone(asked)
     draft = _drafter(checkout, asked, configure, drafter)
     model = _wrapped(draft, asked)
-    settings = {"lr": LR, "total_steps": STEPS, "warmup_ratio": 0.04}
+    settings = {"lr": peer_trainer.LR, "total_steps": peer_trainer.STEPS, "warmup_ratio": 0.04}
     update = checkout.call(optimiser, "BF16Optimizer", model=draft, **settings)
     trained = [one for one in draft.parameters() if one.requires_grad]
     clip = model.clip_grad_norm_ if asked.fsdp else lambda most: nn.utils.clip_grad_norm_(trained, most)
@@ -64,7 +54,7 @@ def build(asked: Asked) -> Trainer:
     apply = checkout.attribute(update, "step", of="BF16Optimizer")
 
     def step() -> None:
-        clip(CLIP)
+        clip(peer_trainer.CLIP)
         apply()
 
     return Trainer(
@@ -78,7 +68,7 @@ def build(asked: Asked) -> Trainer:
         parts={
             "anchors and mask": "drawn and built in the step by its model, for flex_attention",
             "wrapper": "FSDP on one rank, no_shard" if asked.fsdp else "none",
-            "clipping": f"to {CLIP:g}, by {'FSDP' if asked.fsdp else 'torch'}",
+            "clipping": f"to {peer_trainer.CLIP:g}, by {'FSDP' if asked.fsdp else 'torch'}",
             "compiled": "the model, dynamic=True" if asked.compile else "transformers' attention alone",
             "left out": "logging, checkpoints, data loading, Markov and confidence heads, distillation",
         },
@@ -89,8 +79,8 @@ def _loss(
     checkout: Checkout, asked: Asked, *, model: nn.Module, draft: nn.Module, objective: Any, forget: Any
 ) -> Callable[[], Tensor]:
     """A forward of the same rows every time; cross-entropy alone, as for DFlash."""
-    rows = rows_of(asked)
-    weighted = {"loss_decay_gamma": GAMMA, "ce_loss_alpha": 1.0, "l1_loss_alpha": 0.0}
+    rows = peer_trainer.rows_of(asked)
+    weighted = {"loss_decay_gamma": peer_trainer.GAMMA, "ce_loss_alpha": 1.0, "l1_loss_alpha": 0.0}
     weighted |= {"confidence_head_alpha": 0.0}
     checkout.check(draft, "Qwen3DSparkModel", "input_ids", "target_hidden_states", "loss_mask")
     checkout.check(objective, "compute_dspark_loss", "outputs", *weighted)
@@ -113,7 +103,7 @@ def _drafter(checkout: Checkout, asked: Asked, configure: Any, drafter: Any) -> 
     settings = checkout.call(
         configure,
         "build_draft_config",
-        target_config=Qwen3Config(**target_settings(shape)),
+        target_config=Qwen3Config(**peer_trainer.target_settings(shape)),
         model_args=Settings(
             num_draft_layers=shape.layers,
             target_layer_ids=list(shape.layer_ids),
@@ -126,7 +116,7 @@ def _drafter(checkout: Checkout, asked: Asked, configure: Any, drafter: Any) -> 
     )
     with torch.device(asked.device):
         draft = checkout.call(drafter, "Qwen3DSparkModel", config=settings).to(dtype=asked.dtype).train()
-    embedding, head = embedding_and_head(asked)
+    embedding, head = peer_trainer.embedding_and_head(asked)
     checkout.call(
         checkout.attribute(draft, "initialize_embeddings_and_head", of="Qwen3DSparkModel"),
         "initialize_embeddings_and_head",

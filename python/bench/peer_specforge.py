@@ -10,19 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import peer_trainer
 from peer_checkout import Checkout
-from peer_trainer import (
-    CLIP,
-    GAMMA,
-    LR,
-    STEPS,
-    Asked,
-    Trainer,
-    embedding_and_head,
-    join_alone,
-    rows_of,
-    target_settings,
-)
+from peer_trainer import Asked, Trainer
 from shape import TARGET_LAYERS
 from torch import Tensor, device, nn
 
@@ -47,7 +37,7 @@ def build(asked: Asked) -> Trainer:
             drafter, "DFlashDraftModel", config=_settings(checkout, asked, drafter, attention)
         )
     draft = draft.to(dtype=asked.dtype).train()
-    embedding, head = embedding_and_head(asked)
+    embedding, head = peer_trainer.embedding_and_head(asked)
     model = checkout.call(
         online,
         "OnlineDFlashModel",
@@ -58,7 +48,7 @@ def build(asked: Asked) -> Trainer:
         block_size=asked.shape.block,
         attention_backend=attention,
         num_anchors=asked.shape.anchors,
-        loss_decay_gamma=GAMMA,
+        loss_decay_gamma=peer_trainer.GAMMA,
     )
     checkout.check(model, "OnlineDFlashModel", "input_ids", "hidden_states", "loss_mask")
     model, update = _ready(checkout, asked, model=model, draft=draft, optimiser=optimiser, wrapper=wrapper)
@@ -73,7 +63,7 @@ def build(asked: Asked) -> Trainer:
         parts={
             "anchors and mask": f"drawn and built in the step by its model, for {attention}",
             "wrapper": "FSDPTrainingBackend on one rank" if asked.fsdp else "none",
-            "clipping": f"to {CLIP:g}, by BF16Optimizer",
+            "clipping": f"to {peer_trainer.CLIP:g}, by BF16Optimizer",
             "compiled": "by itself: its attention" if attention == "flex_attention" else "nothing",
             "left out": "logging, progress bar, checkpoints, data loading",
         },
@@ -82,7 +72,7 @@ def build(asked: Asked) -> Trainer:
 
 def _loss(model: nn.Module, asked: Asked) -> Callable[[], Tensor]:
     """A forward of the same rows every time."""
-    rows = rows_of(asked)
+    rows = peer_trainer.rows_of(asked)
 
     def loss() -> Tensor:
         found = model(input_ids=rows.tokens_BS, hidden_states=rows.hidden_BSC, loss_mask=rows.mask_BS)
@@ -96,7 +86,7 @@ def _settings(checkout: Checkout, asked: Asked, drafter: Any, attention: str) ->
     shape = asked.shape
     configuration = checkout.attribute(drafter, "config_class", of="DFlashDraftModel")
     settings = configuration(
-        **target_settings(shape) | {"num_hidden_layers": shape.layers},
+        **peer_trainer.target_settings(shape) | {"num_hidden_layers": shape.layers},
         layer_types=["full_attention"] * shape.layers,
         num_target_layers=TARGET_LAYERS,
         block_size=shape.block,
@@ -118,7 +108,7 @@ def _ready(
     """The model, wrapped where it was asked for, and its optimiser, which is made after that."""
     backend = None
     if wrapper:
-        join_alone(asked)
+        peer_trainer.join_alone(asked)
         made, settings = wrapper
         join = checkout.attribute(settings, "from_distributed", of="ParallelConfig")
         told = checkout.call(join, "ParallelConfig.from_distributed", param_dtype=asked.dtype)
@@ -129,9 +119,9 @@ def _ready(
         optimiser,
         "BF16Optimizer",
         model=draft,
-        lr=LR,
-        max_grad_norm=CLIP,
-        total_steps=STEPS,
+        lr=peer_trainer.LR,
+        max_grad_norm=peer_trainer.CLIP,
+        total_steps=peer_trainer.STEPS,
         warmup_ratio=0.04,
     )
     if backend is not None:
