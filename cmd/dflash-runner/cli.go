@@ -83,7 +83,11 @@ func (c *cli) strict(root *cobra.Command) *cobra.Command {
 func refuseEmpty(cmd *cobra.Command, _ []string) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if err == nil && f.Value.Type() == "string" && f.Value.String() == "" {
-			err = usage("%s: want a text for --%s, got an empty one", cmd.CommandPath(), f.Name).WithHint("leave --%s out for its default", f.Name)
+			hint := fmt.Sprintf("leave --%s out for its default", f.Name)
+			if f.DefValue == "" && !strings.Contains(f.Usage, "(default") { // it has none
+				hint = fmt.Sprintf("--%s: %s", f.Name, f.Usage)
+			}
+			err = usage("%s: want a text for --%s, got an empty one", cmd.CommandPath(), f.Name).WithHint("%s", hint)
 		}
 	})
 	return err

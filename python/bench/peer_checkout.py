@@ -114,6 +114,27 @@ class Checkout:
         except Exception as error:
             raise self.failed(f"call {name}", error) from error
 
+    def attribute(self, what: object, name: str, /, *, of: str) -> Any:
+        """What a class of the trainer, or one made of it, has by a name.
+
+        Args:
+            what: the class, or what was made of it.
+            name: of the attribute.
+            of: the class's name, for messages.
+
+        Raises:
+            WorkerError: not_found, where it has none, with the class's file.
+        """
+        try:
+            return getattr(what, name)
+        except AttributeError as error:
+            raise WorkerError(
+                Kind.NOT_FOUND,
+                f"find {of}.{name} of {self._trainer}{self._where(what)}: want an attribute of that name, "
+                "got a class without it",
+                hint=self._known,
+            ) from error
+
     def check(self, what: Callable[..., Any], name: str, /, *given: str) -> None:
         """Refuse what does not take exactly these parameters, but for those with a default.
 
@@ -198,7 +219,7 @@ class Checkout:
                 return f"{self._seen(Path(frame.filename))}:{frame.lineno}"
         return ""
 
-    def _where(self, what: Callable[..., Any]) -> str:
+    def _where(self, what: object) -> str:
         try:
             file = Path(inspect.getfile(what if _is_plain(what) else type(what)))
         except TypeError:
@@ -211,7 +232,7 @@ class Checkout:
         return [f"{name} {found}" for name in wanted if (found := version_of(name))]
 
 
-def _is_plain(what: Callable[..., Any]) -> bool:
+def _is_plain(what: object) -> bool:
     """Whether a signature is the thing's own: a class or a function, and no module of torch."""
     return inspect.isclass(what) or inspect.isroutine(what)
 

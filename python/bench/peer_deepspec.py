@@ -9,21 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import peer_trainer
 import torch
 from dflash_runner.errors import Kind, WorkerError
 from peer_checkout import Checkout
-from peer_trainer import (
-    CLIP,
-    GAMMA,
-    LR,
-    STEPS,
-    Asked,
-    Trainer,
-    embedding_and_head,
-    join_alone,
-    rows_of,
-    target_settings,
-)
+from peer_trainer import Asked, Trainer
 from torch import Tensor, nn
 
 KNOWN = "DeepSpec is known as of afdfa7c9 (deepseek-ai/DeepSpec)"
@@ -53,22 +43,24 @@ def build(asked: Asked) -> Trainer:
             hint="--device cuda on a machine with a GPU",
         )
     configure, drafter, objective, optimiser, forget = (checkout.load(one) for one in found)
-    join_alone(asked)
+    peer_trainer.join_alone(asked)
     draft = _drafter(checkout, asked, configure, drafter)
     model = _wrapped(draft, asked)
-    settings = {"lr": LR, "total_steps": STEPS, "warmup_ratio": 0.04}
+    settings = {"lr": peer_trainer.LR, "total_steps": peer_trainer.STEPS, "warmup_ratio": 0.04}
     update = checkout.call(optimiser, "BF16Optimizer", model=draft, **settings)
     trained = [one for one in draft.parameters() if one.requires_grad]
     clip = model.clip_grad_norm_ if asked.fsdp else lambda most: nn.utils.clip_grad_norm_(trained, most)
 
+    apply = checkout.attribute(update, "step", of="BF16Optimizer")
+
     def step() -> None:
-        clip(CLIP)
-        update.step()
+        clip(peer_trainer.CLIP)
+        apply()
 
     return Trainer(
         model=draft,
-        embedding=draft.embed_tokens,
-        head=draft.lm_head,
+        embedding=checkout.attribute(draft, "embed_tokens", of="Qwen3DSparkModel"),
+        head=checkout.attribute(draft, "lm_head", of="Qwen3DSparkModel"),
         masters=list(getattr(update, "fp32_params", [])),
         loss=_loss(checkout, asked, model=model, draft=draft, objective=objective, forget=forget),
         update=step,
@@ -76,7 +68,7 @@ def build(asked: Asked) -> Trainer:
         parts={
             "anchors and mask": "drawn and built in the step by its model, for flex_attention",
             "wrapper": "FSDP on one rank, no_shard" if asked.fsdp else "none",
-            "clipping": f"to {CLIP:g}, by {'FSDP' if asked.fsdp else 'torch'}",
+            "clipping": f"to {peer_trainer.CLIP:g}, by {'FSDP' if asked.fsdp else 'torch'}",
             "compiled": "the model, dynamic=True" if asked.compile else "transformers' attention alone",
             "left out": "logging, checkpoints, data loading, Markov and confidence heads, distillation",
         },
@@ -87,8 +79,8 @@ def _loss(
     checkout: Checkout, asked: Asked, *, model: nn.Module, draft: nn.Module, objective: Any, forget: Any
 ) -> Callable[[], Tensor]:
     """A forward of the same rows every time; cross-entropy alone, as for DFlash."""
-    rows = rows_of(asked)
-    weighted = {"loss_decay_gamma": GAMMA, "ce_loss_alpha": 1.0, "l1_loss_alpha": 0.0}
+    rows = peer_trainer.rows_of(asked)
+    weighted = {"loss_decay_gamma": peer_trainer.GAMMA, "ce_loss_alpha": 1.0, "l1_loss_alpha": 0.0}
     weighted |= {"confidence_head_alpha": 0.0}
     checkout.check(draft, "Qwen3DSparkModel", "input_ids", "target_hidden_states", "loss_mask")
     checkout.check(objective, "compute_dspark_loss", "outputs", *weighted)
@@ -111,7 +103,7 @@ def _drafter(checkout: Checkout, asked: Asked, configure: Any, drafter: Any) -> 
     settings = checkout.call(
         configure,
         "build_draft_config",
-        target_config=Qwen3Config(**target_settings(shape)),
+        target_config=Qwen3Config(**peer_trainer.target_settings(shape)),
         model_args=Settings(
             num_draft_layers=shape.layers,
             target_layer_ids=list(shape.layer_ids),
@@ -124,9 +116,9 @@ def _drafter(checkout: Checkout, asked: Asked, configure: Any, drafter: Any) -> 
     )
     with torch.device(asked.device):
         draft = checkout.call(drafter, "Qwen3DSparkModel", config=settings).to(dtype=asked.dtype).train()
-    embedding, head = embedding_and_head(asked)
+    embedding, head = peer_trainer.embedding_and_head(asked)
     checkout.call(
-        draft.initialize_embeddings_and_head,
+        checkout.attribute(draft, "initialize_embeddings_and_head", of="Qwen3DSparkModel"),
         "initialize_embeddings_and_head",
         embed_tokens=embedding,
         lm_head=head,

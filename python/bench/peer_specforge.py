@@ -10,19 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import peer_trainer
 from peer_checkout import Checkout
-from peer_trainer import (
-    CLIP,
-    GAMMA,
-    LR,
-    STEPS,
-    Asked,
-    Trainer,
-    embedding_and_head,
-    join_alone,
-    rows_of,
-    target_settings,
-)
+from peer_trainer import Asked, Trainer
 from shape import TARGET_LAYERS
 from torch import Tensor, device, nn
 
@@ -43,9 +33,11 @@ def build(asked: Asked) -> Trainer:
     online, drafter, optimiser, *wrapper = (checkout.load(one) for one in found)
     attention = "sdpa" if asked.device == "cpu" else "flex_attention"
     with device(asked.device):
-        draft = checkout.call(drafter, "DFlashDraftModel", config=_settings(asked, drafter, attention))
+        draft = checkout.call(
+            drafter, "DFlashDraftModel", config=_settings(checkout, asked, drafter, attention)
+        )
     draft = draft.to(dtype=asked.dtype).train()
-    embedding, head = embedding_and_head(asked)
+    embedding, head = peer_trainer.embedding_and_head(asked)
     model = checkout.call(
         online,
         "OnlineDFlashModel",
@@ -56,7 +48,7 @@ def build(asked: Asked) -> Trainer:
         block_size=asked.shape.block,
         attention_backend=attention,
         num_anchors=asked.shape.anchors,
-        loss_decay_gamma=GAMMA,
+        loss_decay_gamma=peer_trainer.GAMMA,
     )
     checkout.check(model, "OnlineDFlashModel", "input_ids", "hidden_states", "loss_mask")
     model, update = _ready(checkout, asked, model=model, draft=draft, optimiser=optimiser, wrapper=wrapper)
@@ -66,12 +58,12 @@ def build(asked: Asked) -> Trainer:
         head=head,
         masters=list(getattr(update, "fp32_params", [])),
         loss=_loss(model, asked),
-        update=update.step,
+        update=checkout.attribute(update, "step", of="BF16Optimizer"),
         failed=checkout.failed,
         parts={
             "anchors and mask": f"drawn and built in the step by its model, for {attention}",
             "wrapper": "FSDPTrainingBackend on one rank" if asked.fsdp else "none",
-            "clipping": f"to {CLIP:g}, by BF16Optimizer",
+            "clipping": f"to {peer_trainer.CLIP:g}, by BF16Optimizer",
             "compiled": "by itself: its attention" if attention == "flex_attention" else "nothing",
             "left out": "logging, progress bar, checkpoints, data loading",
         },
@@ -80,7 +72,7 @@ def build(asked: Asked) -> Trainer:
 
 def _loss(model: nn.Module, asked: Asked) -> Callable[[], Tensor]:
     """A forward of the same rows every time."""
-    rows = rows_of(asked)
+    rows = peer_trainer.rows_of(asked)
 
     def loss() -> Tensor:
         found = model(input_ids=rows.tokens_BS, hidden_states=rows.hidden_BSC, loss_mask=rows.mask_BS)
@@ -89,11 +81,12 @@ def _loss(model: nn.Module, asked: Asked) -> Callable[[], Tensor]:
     return loss
 
 
-def _settings(asked: Asked, drafter: Any, attention: str) -> Any:
+def _settings(checkout: Checkout, asked: Asked, drafter: Any, attention: str) -> Any:
     """The drafter's configuration, of the class that the drafter names."""
     shape = asked.shape
-    settings = drafter.config_class(
-        **target_settings(shape) | {"num_hidden_layers": shape.layers},
+    configuration = checkout.attribute(drafter, "config_class", of="DFlashDraftModel")
+    settings = configuration(
+        **peer_trainer.target_settings(shape) | {"num_hidden_layers": shape.layers},
         layer_types=["full_attention"] * shape.layers,
         num_target_layers=TARGET_LAYERS,
         block_size=shape.block,
@@ -115,23 +108,23 @@ def _ready(
     """The model, wrapped where it was asked for, and its optimiser, which is made after that."""
     backend = None
     if wrapper:
-        join_alone(asked)
+        peer_trainer.join_alone(asked)
         made, settings = wrapper
-        told = checkout.call(
-            settings.from_distributed, "ParallelConfig.from_distributed", param_dtype=asked.dtype
-        )
+        join = checkout.attribute(settings, "from_distributed", of="ParallelConfig")
+        told = checkout.call(join, "ParallelConfig.from_distributed", param_dtype=asked.dtype)
         backend = checkout.call(made, "FSDPTrainingBackend", parallel_config=told)
-        wrap = "FSDPTrainingBackend.prepare_model"
-        model = checkout.call(backend.prepare_model, wrap, model=model, optimizer_target=draft)
+        wrap = checkout.attribute(backend, "prepare_model", of="FSDPTrainingBackend")
+        model = checkout.call(wrap, "FSDPTrainingBackend.prepare_model", model=model, optimizer_target=draft)
     update = checkout.call(
         optimiser,
         "BF16Optimizer",
         model=draft,
-        lr=LR,
-        max_grad_norm=CLIP,
-        total_steps=STEPS,
+        lr=peer_trainer.LR,
+        max_grad_norm=peer_trainer.CLIP,
+        total_steps=peer_trainer.STEPS,
         warmup_ratio=0.04,
     )
     if backend is not None:
-        checkout.call(backend.set_optimizer, "FSDPTrainingBackend.set_optimizer", optimizer=update)
+        take = checkout.attribute(backend, "set_optimizer", of="FSDPTrainingBackend")
+        checkout.call(take, "FSDPTrainingBackend.set_optimizer", optimizer=update)
     return model, update

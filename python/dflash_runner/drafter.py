@@ -16,6 +16,7 @@ from dflash_runner.certificate import Certificate, Progress
 from dflash_runner.communicator import Communicator
 from dflash_runner.config import Configuration
 from dflash_runner.errors import Kind, WorkerError
+from dflash_runner.figures import Figures
 from dflash_runner.frames import RowLoss, bits_of
 from dflash_runner.imaging import Imaging
 from dflash_runner.lane import LaneError
@@ -44,7 +45,7 @@ from dflash_runner.replies import (
 from dflash_runner.slots import layout
 from dflash_runner.staging import Staging
 from dflash_runner.standing import Standing
-from dflash_runner.trainer import DTYPES, Figures, Trainer
+from dflash_runner.trainer import DTYPES, Trainer
 from dflash_runner.warmup import Clock, prepare_torch, warm_up
 from dflash_runner.warmup_drafter import DrafterSubject
 from dflash_runner.watch import Watch

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -22,6 +21,7 @@ from dflash_runner.communicator import Communicator
 from dflash_runner.compiled import Backend, Compiled
 from dflash_runner.config import Configuration
 from dflash_runner.errors import Kind, WorkerError
+from dflash_runner.figures import Figures, rows_of
 from dflash_runner.frames import Piece
 from dflash_runner.model import Drafter
 from dflash_runner.operations import PLAIN, Operations
@@ -31,30 +31,6 @@ from dflash_runner.replay import Counter, CudaRecorder, Recorder, Replays
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _PARTS = ("master.", "exp_avg.", "exp_avg_sq.")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowLoss:
-    """One row's own loss, as the vote carries it."""
-
-    row: int
-    numerator: float
-    denominator: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figures:
-    """What a step came to: own rows, and the reduced weight and norm as float32 values."""
-
-    rows: tuple[RowLoss, ...]
-    weight: float
-    norm: float
-
-    @property
-    def finite(self) -> bool:
-        """Whether every loss and the norm are finite."""
-        own = [value for row in self.rows for value in (row.numerator, row.denominator)]
-        return all(map(math.isfinite, [*own, self.weight, self.norm]))
 
 
 class Trainer:
@@ -98,7 +74,21 @@ class Trainer:
         )
         if self.products is not None:
             self.operations = self.products.operations
-        self.optimiser = Optimiser(
+        self.optimiser = self._optimiser_of(configuration, exact)
+        self._losses: list[tuple[int, Tensor, Tensor]] = []
+        self._preparation = self._preparation_of(configuration)
+        self._alone = configuration.world_size == 1
+        of_a_step = settings.rows_per_step * settings.draws_per_row // configuration.world_size
+        self._repeats = self._alone or of_a_step > 1
+        if recorder is None and configuration.flex.replay and self.device.type == "cuda":
+            recorder = CudaRecorder(self.device)
+        self._replays = self._replays_of(recorder)
+
+    def _optimiser_of(self, configuration: Configuration, exact: Mapping[str, Tensor]) -> Optimiser:
+        """Over the drafter, its masters with the values that were drawn."""
+        settings = self._settings
+        compiles = configuration.attention != "sdpa" and self.device.type == "cuda"
+        optimiser = Optimiser(
             self._drafter,
             config=AdamWConfig(
                 beta1=settings.beta1,
@@ -106,12 +96,16 @@ class Trainer:
                 epsilon=settings.epsilon,
                 weight_decay=settings.weight_decay,
             ),
-            backend=self._update_backend(configuration),
+            backend="inductor" if compiles and self.dtype != torch.float32 else None,
         )
-        for name, master in self.optimiser.masters().items():
+        for name, master in optimiser.masters().items():
             master.copy_(exact[name])  # a compute dtype below float32 must not round the masters
-        self._losses: list[tuple[int, Tensor, Tensor]] = []
-        self._preparation = Preparation(
+        return optimiser
+
+    def _preparation_of(self, configuration: Configuration) -> Preparation:
+        """Of rows, for this drafter."""
+        settings = self._settings
+        return Preparation(
             config=self.config,
             seed=configuration.seed,
             places=settings.anchors,
@@ -121,12 +115,6 @@ class Trainer:
             dtype=self.dtype,
             device=self.device,
         )
-        self._alone = configuration.world_size == 1
-        of_a_step = settings.rows_per_step * settings.draws_per_row // configuration.world_size
-        self._repeats = self._alone or of_a_step > 1
-        if recorder is None and configuration.flex.replay and self.device.type == "cuda":
-            recorder = CudaRecorder(self.device)
-        self._replays = self._replays_of(recorder)
 
     def _replays_of(self, recorder: Recorder | None) -> Replays | None:
         """None where micro-steps are not replayed; so too where peers sum in each, a step's only one."""
@@ -139,11 +127,6 @@ class Trainer:
             checks += self.products.checks
             counters += [self.products.linears, self.products.heads]
         return Replays(recorder, checks=[self.attention.check, *checks], counters=counters)
-
-    def _update_backend(self, configuration: Configuration) -> str | None:
-        """The compiler of the optimiser's step: of drafters that compile anyway, on a GPU."""
-        compiles = configuration.attention != "sdpa" and self.device.type == "cuda"
-        return "inductor" if compiles and self.dtype != torch.float32 else None
 
     @property
     def attention_layers(self) -> int:
@@ -305,7 +288,7 @@ class Trainer:
         told = [figure for _, *own in self._losses for figure in own]
         *own, weight, norm_ = torch.stack([*told, self.optimiser.weight, norm]).tolist()
         draws = zip((row for row, *_ in self._losses), own[::2], own[1::2], strict=True)
-        return Figures(rows=_rows(draws), weight=weight, norm=norm_)
+        return Figures(rows=rows_of(draws), weight=weight, norm=norm_)
 
     def apply(self, *, lr: float) -> None:
         """Apply the reduced gradient and close the step; on a device that is queued."""
@@ -375,15 +358,6 @@ class Trainer:
             pieces: the masters' bytes, where another thread than the main one asks.
         """
         return image.tensors_digest(self.optimiser.masters(), pieces=pieces)
-
-
-def _rows(draws: Iterable[tuple[int, float, float]]) -> tuple[RowLoss, ...]:
-    """The losses of rows from those of their draws, (row, numerator, denominator) each."""
-    summed: dict[int, tuple[float, float]] = {}
-    for row, numerator, denominator in draws:
-        before = summed.get(row, (0.0, 0.0))
-        summed[row] = before[0] + numerator, before[1] + denominator
-    return tuple(RowLoss(row=row, numerator=n, denominator=d) for row, (n, d) in summed.items())
 
 
 def score(

@@ -282,7 +282,10 @@ def _certificate(
 
 
 def fingerprint(configuration: Configuration, shapes: Mapping[str, object]) -> str:
-    """SHA-256, in hex, of all that decides which kernels this worker needs.
+    """SHA-256, in hex, of all that a certificate is about: what decides the kernels, and how they run.
+
+    It is for people and for comparing workers. Neither the compilers' cache nor a resume goes by it: the
+    supervisor names the one by its own facts, and compares what a run is made of by the manifest.
 
     Args:
         configuration: its rank, seed and paths play no part: peers share a fingerprint.

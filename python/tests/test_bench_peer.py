@@ -182,6 +182,25 @@ def test_other_parameters(measure):
     assert "unexpected keyword argument 'num_anchors'" in error.message
 
 
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        (
+            SPECFORGE | {"specforge/modeling/draft/dflash.py": DRAFTER.replace("config_class", "settings")},
+            "find DFlashDraftModel.config_class of SpecForge in specforge/modeling/draft/dflash.py: want",
+        ),
+        (
+            SPECFORGE | {"specforge/optimizer.py": OPTIMISER.replace("def step", "def apply")},
+            "find BF16Optimizer.step of SpecForge in specforge/optimizer.py: want an attribute of that name",
+        ),
+    ],
+)
+def test_an_attribute_that_is_not_there(measure, files, says):
+    """Of a class, and of what was made of one: told with the class's file."""
+    error = refused(measure, files)
+    assert error.kind is Kind.NOT_FOUND and says in error.message and "40d8feff" in error.hint
+
+
 def test_parameters_that_a_forward_wants_besides(measure):
     error = refused(measure, with_model("loss_mask)", "loss_mask, position_ids)"))
     assert error.kind is Kind.NOT_FOUND and "missing a required argument: 'position_ids'" in error.message

@@ -10,8 +10,9 @@ import torch
 from dflash_runner import config
 from dflash_runner.communicator import Communicator
 from dflash_runner.drafter import DrafterRole
+from dflash_runner.figures import RowLoss
 from dflash_runner.preparation import Prepared
-from dflash_runner.trainer import RowLoss, Trainer
+from dflash_runner.trainer import Trainer
 from dflash_runner.warmup_drafter import DrafterSubject
 from dflash_runner.worker.faults import NAN, Faults
 from worker_host import BUCKETS, configuration, make_inputs

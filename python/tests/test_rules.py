@@ -17,7 +17,7 @@ LAYERS = (
     ("evaluation", "warmup_drafter", "warmup_target", "imaging"),
     ("recorded",),
     ("worker", "trainer", "warmup", "frozen", "buffers", "standing"),
-    ("replay", "building", "kept"),
+    ("replay", "building", "kept", "figures"),
     ("preparation",),
     ("decode", "serving", "loss", "packing", "pretrained", "image", "export", "nccl"),
     ("optim", "flex", "kernels", "products", "data_writer", "tokenizer", "arenas"),

@@ -67,10 +67,10 @@ func (c *Core) imageOpen() bool {
 // stand still: its copy is not taken everywhere. What is left to do then, digests
 // and writing, goes on beside the steps that follow.
 func (c *Core) imageReads() bool {
-	if !c.imageOpen() {
+	im := c.imageOf(c.decided)
+	if im == nil || im.state == valid {
 		return false
 	}
-	im := c.imageOf(c.decided)
 	if im.state != writing {
 		return true
 	}
