@@ -12,7 +12,7 @@ const (
 // a row that warm-up compares, without a window.
 const (
 	tileSize       = 128
-	comparedTokens = 5 + 7 + 270 + 200 + 3 + tileSize - 1
+	comparedTokens = 5 + 7 + 400 + 150 + 3 + tileSize - 1
 )
 
 // TargetMemory estimates a target worker: the frozen model, what one row takes
