@@ -20,6 +20,13 @@ func flexed(c *workerv1.Certificate, cfg *workerv1.Configuration) {
 	c.Graphs, c.FirstPassCompiles, c.CacheMisses = proto.Uint32(3), proto.Uint32(4), proto.Uint32(6)
 }
 
+// tiled makes a target's certificate, and what it is of, one of compiled kernels: its rows have no backward.
+func tiled(c *workerv1.Certificate, cfg *workerv1.Configuration) {
+	cfg.Attention, cfg.Target.Dtype, c.DenseTolerance = "flex", "bfloat16", 0.12
+	c.Attention, c.Kernels, c.Cache = "flex", []string{"triton_tem_fused_flex_attention_0"}, "cold"
+	c.Graphs, c.FirstPassCompiles, c.CacheMisses = proto.Uint32(15), proto.Uint32(10), proto.Uint32(15)
+}
+
 // eighted makes a certificate, and what it is of, one of products in fp8.
 func eighted(c *workerv1.Certificate, cfg *workerv1.Configuration) {
 	cfg.Drafter.Precision, c.Precision = "fp8", "fp8"
@@ -30,7 +37,7 @@ func eighted(c *workerv1.Certificate, cfg *workerv1.Configuration) {
 // falsify names what must be refused: every field, missing and false.
 var falsify = []struct {
 	field  string
-	kind   string // of attention, or fp8; empty: all
+	kind   string // of attention, flex of a drafter or of rows alone, or fp8; empty: all
 	change func(*workerv1.Certificate)
 }{
 	{"fingerprint", "", func(c *workerv1.Certificate) { c.Fingerprint = "" }},
@@ -61,8 +68,11 @@ var falsify = []struct {
 	{"kernels", "", func(c *workerv1.Certificate) { c.Kernels = append(c.Kernels, "math") }},
 	{"kernels", "flex", func(c *workerv1.Certificate) { c.Kernels = []string{"scaled_dot_product_attention"} }},
 	{"kernels", "flex", func(c *workerv1.Certificate) { c.Kernels = nil }},
-	{"kernels", "flex", func(c *workerv1.Certificate) { c.Kernels = c.Kernels[:1] }},
-	{"kernels", "flex", func(c *workerv1.Certificate) { c.Kernels = c.Kernels[1:] }},
+	{"kernels", "drafter", func(c *workerv1.Certificate) { c.Kernels = c.Kernels[:1] }},
+	{"kernels", "drafter", func(c *workerv1.Certificate) { c.Kernels = c.Kernels[1:] }},
+	{"kernels", "rows", func(c *workerv1.Certificate) {
+		c.Kernels = append(slices.Clone(c.Kernels), "triton_tem_fused_flex_attention_backward_2")
+	}},
 	{"kernels", "flex", func(c *workerv1.Certificate) { c.Kernels = append(slices.Clone(c.Kernels), "sdpa_dense") }},
 	{"attention_calls", "", func(c *workerv1.Certificate) { c.AttentionCalls-- }},
 	{"attention_calls", "", func(c *workerv1.Certificate) { c.AttentionCalls = 0 }},
@@ -86,7 +96,9 @@ var falsify = []struct {
 	{"dense_difference", "", func(c *workerv1.Certificate) { c.DenseDifference = proto.Float64(-1) }},
 	{"dense_tolerance", "", func(c *workerv1.Certificate) { c.DenseTolerance = 0 }},
 	{"dense_tolerance", "sdpa", func(c *workerv1.Certificate) { c.DenseTolerance = 0.01 }},
-	{"dense_tolerance", "flex", func(c *workerv1.Certificate) { c.DenseTolerance = 0.051 }},
+	{"dense_tolerance", "drafter", func(c *workerv1.Certificate) { c.DenseTolerance = 0.051 }},
+	{"dense_tolerance", "rows", func(c *workerv1.Certificate) { c.DenseTolerance = 0.151 }},
+	{"dense_difference", "rows", func(c *workerv1.Certificate) { c.DenseDifference = proto.Float64(0.121) }},
 	{"device", "", func(c *workerv1.Certificate) { c.Device = "" }},
 	{"device", "", func(c *workerv1.Certificate) { c.Device = "cuda:0" }},
 	{"torch", "", func(c *workerv1.Certificate) { c.Torch = "" }},
@@ -94,7 +106,7 @@ var falsify = []struct {
 	{"environment", "flex", func(c *workerv1.Certificate) { c.Environment["TORCH_COMPILE_DISABLE"] = "1" }},
 	{"environment", "flex", func(c *workerv1.Certificate) { c.Environment["TORCHDYNAMO_DISABLE"] = "1" }},
 	{"attention", "flex", func(c *workerv1.Certificate) { c.Attention = "sdpa" }},
-	{"dense_difference", "flex", func(c *workerv1.Certificate) { c.DenseDifference = proto.Float64(0.06) }},
+	{"dense_difference", "drafter", func(c *workerv1.Certificate) { c.DenseDifference = proto.Float64(0.06) }},
 	{"precision", "", func(c *workerv1.Certificate) { c.Precision = "fp16" }},
 	{"precision", "flex", func(c *workerv1.Certificate) { c.Precision = "fp8" }},
 	{"precision", "fp8", func(c *workerv1.Certificate) { c.Precision = "compute_dtype" }},
@@ -120,18 +132,22 @@ func certified(role workerv1.Role, kind string) (*workerv1.Certificate, *workerv
 	c := workertest.Certificate(cfg, "cpu")
 	switch kind {
 	case "flex":
-		flexed(c, cfg)
+		if role == workerv1.Role_ROLE_TARGET {
+			tiled(c, cfg)
+		} else {
+			flexed(c, cfg)
+		}
 	case "fp8":
 		eighted(c, cfg)
 	}
 	return c, cfg
 }
 
-// subjects are whose certificates there are: nothing of a target is compiled, or in fp8.
+// subjects are whose certificates there are: nothing of a target is in fp8.
 var subjects = []struct {
 	role workerv1.Role
 	kind string
-}{{workerv1.Role_ROLE_TARGET, "sdpa"}, {workerv1.Role_ROLE_DRAFTER, "sdpa"}, {workerv1.Role_ROLE_DRAFTER, "flex"}, {workerv1.Role_ROLE_DRAFTER, "fp8"}}
+}{{workerv1.Role_ROLE_TARGET, "sdpa"}, {workerv1.Role_ROLE_TARGET, "flex"}, {workerv1.Role_ROLE_DRAFTER, "sdpa"}, {workerv1.Role_ROLE_DRAFTER, "flex"}, {workerv1.Role_ROLE_DRAFTER, "fp8"}}
 
 func TestCertificate(t *testing.T) {
 	for _, s := range subjects {
@@ -142,7 +158,8 @@ func TestCertificate(t *testing.T) {
 			t.Fatalf("%+v: %v: %+v", s, err, kept)
 		}
 		for _, f := range falsify {
-			if f.kind != "" && f.kind != s.kind {
+			flexOf := map[workerv1.Role]string{workerv1.Role_ROLE_TARGET: "rows", workerv1.Role_ROLE_DRAFTER: "drafter"}[s.role]
+			if f.kind != "" && f.kind != s.kind && !(s.kind == "flex" && f.kind == flexOf) {
 				continue
 			}
 			bad := proto.Clone(good).(*workerv1.Certificate)

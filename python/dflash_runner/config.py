@@ -177,13 +177,19 @@ def _flex(message: Any) -> FlexSettings:
 
 
 def _check_attention(configuration: Configuration) -> None:
-    """Torch's own attention runs anywhere; the compiled one for a drafter on a GPU, in the one dtype that its
-    kernels are fast in."""
+    """Torch's own attention runs anywhere; the compiled one on a GPU, in the one dtype that its kernels are
+    fast in. What heads a target has, its model says."""
     c = configuration
     if c.attention == "sdpa":
         return
     if c.role is Role.TARGET:
-        raise ValueError(f"attention: want sdpa for a target, got {c.attention!r}")
+        if c.device == "cpu":
+            raise ValueError(
+                f"attention: want sdpa on device cpu, where nothing is compiled, got {c.attention!r}"
+            )
+        if c.target.dtype != "bfloat16":
+            raise ValueError(f"target.dtype: want bfloat16 with attention flex, got {c.target.dtype!r}")
+        return
     if c.device == "cpu":
         raise ValueError(
             f"attention: want sdpa on device cpu, where flex_attention has no backward, got {c.attention!r}"

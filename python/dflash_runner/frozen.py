@@ -5,8 +5,9 @@ Shapes: S tokens of the row, L captured layers, D hidden size, C = L*D.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,11 @@ from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.masks import kinds_of, masks
 from dflash_runner.packing import Packed
 from dflash_runner.pretrained import read_target, text_config, window_of
+from dflash_runner.staging import send_together
+
+if TYPE_CHECKING:
+    from dflash_runner.compiled import Backend
+    from dflash_runner.row_kernels import RowKernels
 
 
 class _Enough(Exception):
@@ -89,6 +95,7 @@ class FrozenTarget:
         self.decoder = decoder_of(model)
         self._whole = model if whole else None
         self._last = layers[layer_ids[-1]]
+        self._kernels: RowKernels | None = None
         if not whole:
             del layers[layer_ids[-1] + 1 :]
 
@@ -121,39 +128,112 @@ class FrozenTarget:
         """C: elements of hidden states per token."""
         return len(self.layer_ids) * self.text.hidden_size
 
-    @torch.inference_mode()
+    @property
+    def layers_run(self) -> int:
+        """How many blocks a row runs: those up to the last captured one."""
+        return self.layer_ids[-1] + 1
+
+    @property
+    def kernels(self) -> RowKernels | None:
+        """The compiled parts that rows are made by; None where the model makes them alone."""
+        return self._kernels
+
+    def compile_rows(self, *, backend: Backend = "inductor") -> None:
+        """Make rows by compiled attention, norms and rotation from now on; see `row_kernels`. Nothing else
+        that the model computes changes.
+
+        Args:
+            backend: of the compiler; another than torch's own in tests.
+
+        Raises:
+            WorkerError: as `RowKernels` says.
+        """
+        from dflash_runner.row_kernels import RowKernels  # imports the compiler, which takes seconds
+
+        self._kernels = RowKernels(
+            self.decoder, layers=self.layers_run, text=self.text, window=self.window, backend=backend
+        )
+
     def hidden_states(self, row: Packed) -> Tensor:
         """hidden_SC of a packed row, every document as if it were alone; zeros at padding. On the device.
 
-        Layers above the last captured one do not run. The masks are the model's own, of whatever kinds
+        Layers above the last captured one do not run.
+
+        Args:
+            row: its documents apart by positions; brought to the device where it is not there.
+
+        Raises:
+            WorkerError: where rows are compiled, as `recordable` says.
+
+        Source: the published captured layers, after the block.
+        Compile: as `compile_rows` says; S is static per bucket.
+        """
+        return self.own_hidden_states(row) if self._kernels is None else self.masked_hidden_states(row)
+
+    def masked_hidden_states(self, row: Packed) -> Tensor:
+        """hidden_SC of a packed row by `recordable`: whatever it reads is made and sent for it here.
+
+        Args:
+            row: as `hidden_states` takes it.
+
+        Raises:
+            WorkerError: as `recordable` says.
+        """
+        lists = self.lists(row)
+        if lists:
+            with torch.inference_mode(False):  # as recordings have them: see `RowKernels.over`
+                lists = send_together(lists, self.device)
+        row = row.to(self.device)
+        return self.recordable(
+            tokens_S=row.tokens_S, documents_S=row.documents_S, positions_1S=row.positions(), lists=lists
+        )
+
+    def lists(self, row: Packed) -> list[Tensor]:
+        """A row's masks by tiles, on the host; none where rows are not compiled."""
+        return [] if self._kernels is None else self._kernels.lists(row.documents_S)
+
+    @torch.inference_mode()
+    def own_hidden_states(self, row: Packed) -> Tensor:
+        """`hidden_states` by the model's own attention, norms and masks, whether or not rows are compiled.
+
+        The masks are the model's own, of whatever kinds
         of layers it has: positions that begin again tell it where a document ends. Handing it one mask
         would put that mask in the place of every window.
 
         Args:
             row: its documents apart by positions; brought to the device where it is not there.
 
-        Source: the published captured layers, after the block; transformers, masking_utils.
-        Compile: not compiled; S is static per bucket.
+        Source: transformers, masking_utils.
+        Compile: not compiled.
         """
         row = row.to(self.device)
         hidden_SC = self.run(row.tokens_S, positions_1S=row.positions())
         return hidden_SC.masked_fill(row.documents_S[:, None] < 0, 0.0)
 
     @torch.inference_mode()
-    def recordable(self, *, tokens_S: Tensor, documents_S: Tensor, positions_1S: Tensor) -> Tensor:
-        """hidden_SC as `hidden_states` makes it of a row of several documents, bit for bit, by work that may
-        be recorded: the masks are made here, see `masks`. A row that is one document takes the same kernels.
+    def recordable(
+        self, *, tokens_S: Tensor, documents_S: Tensor, positions_1S: Tensor, lists: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """hidden_SC as `hidden_states` makes it, bit for bit, by work that may be recorded. Where rows are
+        not compiled, the masks are made here, see `masks`; a row that is one document takes the same kernels
+        then, where the model's own masks would take others.
 
         Args:
             tokens_S: int32, on the device.
             documents_S: int32, on the device; -1 at padding.
             positions_1S: int64, on the device, as `Packed.positions` gives them.
+            lists: on the device, as `lists` gives them.
 
         Raises:
-            WorkerError: invalid, where the model's decoder takes no such masks.
+            WorkerError: invalid, where the model's decoder takes no such masks, or its blocks ask for what
+                compiled attention does not do; fatal, as `Compiled` says.
 
         Compile: may be recorded where the model's own code neither waits for the device nor copies to it.
         """
+        if self._kernels is not None:
+            with self._kernels.over(lists):
+                hidden_SC = self.run(tokens_S, positions_1S=positions_1S)
+            return hidden_SC.masked_fill_(documents_S[:, None] < 0, 0.0)
         mask = masks(positions_1S, kinds=kinds_of(self.text), window=self.window)
         try:
             hidden_SC = self.run(tokens_S, positions_1S=positions_1S, mask=mask)

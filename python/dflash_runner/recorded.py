@@ -1,8 +1,10 @@
 """A target's rows, recorded once a bucket on the GPU and replayed: the host launches one thing for a forward.
 
 What is recorded is `FrozenTarget.recordable`: the same kernels on the same memory, so the same bits. A row's
-tokens, documents and positions are copied to where the recording reads them, in one transfer, and its hidden
-states are left where the recording leaves them until the next row of the bucket.
+tokens, documents and positions, and where rows are compiled its masks by tiles, are copied to where the
+recording reads them, in one transfer, and its hidden states are left where the recording leaves them until
+the next row of the bucket. A replay runs no line of Python, so what the compiled parts refuse is asked for
+before each.
 
 Shapes: S tokens of the row, C captured width.
 """
@@ -22,7 +24,7 @@ from dflash_runner.packing import Packed
 from dflash_runner.replay import Recorder
 from dflash_runner.staging import cut, pack
 from dflash_runner.waits import NoWaits
-from dflash_runner.watch import AttentionCalls
+from dflash_runner.watch import AttentionCalls, Calls, CompiledCalls
 
 _OFF = "target.replay: false makes rows as they come"
 
@@ -31,7 +33,7 @@ _OFF = "target.replay: false makes rows as they come"
 class _Recording:
     """A bucket's."""
 
-    bytes: Tensor  # what the recorded kernels read: tokens, documents and positions, one behind the other
+    bytes: Tensor  # what the recorded kernels read, one behind the other: see `_read`
     replay: Callable[[], None]
     hidden_SC: Tensor  # what they leave
     attention_calls: int  # of one replay
@@ -53,7 +55,7 @@ class RecordedRows:
         self._target, self._recorder = target, recorder
         self._recordings: dict[int, _Recording] = {}
         self._thread = threading.get_ident()
-        self.replayed_calls = 0  # of attention, by all replays
+        self.replayed_calls = 0  # of torch's attention, by all replays: a compiled one has its own counter
 
     @property
     def held_bytes(self) -> int:
@@ -71,13 +73,13 @@ class RecordedRows:
         self._check()
         recording = self._recordings.get(len(row.tokens_S))
         if recording is None:
-            row = row.to(self._target.device)
-            return self._target.recordable(
-                tokens_S=row.tokens_S, documents_S=row.documents_S, positions_1S=row.positions()
-            )
+            return self._target.masked_hidden_states(row)
         self._overwrite(recording.bytes, row)
         recording.replay()
-        self.replayed_calls += recording.attention_calls
+        if (kernels := self._target.kernels) is None:
+            self.replayed_calls += recording.attention_calls
+        else:
+            kernels.counter.calls += recording.attention_calls
         return recording.hidden_SC
 
     def record(self, like: Packed) -> None:
@@ -92,42 +94,55 @@ class RecordedRows:
                 copies to it; exhausted, where the device has no room for the recording.
         """
         self._check()
-        read = _small(like)
-        packed = pack(read, pinned=False).to(self._target.device)
-        tokens_S, documents_S, positions_1S = cut(packed, read)
+        read, kernels = self._read(like), self._target.kernels
+        with torch.inference_mode(False):  # what is compiled tells tensors made within apart
+            packed = pack(read, pinned=False).to(self._target.device)
+            tokens_S, documents_S, positions_1S, *lists = cut(packed, read)
 
         def work() -> Tensor:
             return self._target.recordable(
-                tokens_S=tokens_S, documents_S=documents_S, positions_1S=positions_1S
+                tokens_S=tokens_S, documents_S=documents_S, positions_1S=positions_1S, lists=lists
             )
 
         what = f"record row of {len(tokens_S)} tokens"
+        counts: Calls = AttentionCalls()
+        if kernels is not None:
+            counts = CompiledCalls(kernels.counter, device=self._target.device.type, named=False)
         try:
-            with AttentionCalls() as counted:
+            with counts:
                 replay, hidden_SC = self._recorder.record(work)
         except torch.OutOfMemoryError as err:
             raise WorkerError(Kind.EXHAUSTED, f"{what}: {err}", hint=f"a shorter bucket, or {_OFF}") from err
         except RuntimeError as err:  # a device's word for work that waits for it
             family = type(self._target.decoder).__name__
+            why = _why(work) if kernels is None else ""  # what is compiled would be compiled again
             raise WorkerError(
                 Kind.INVALID,
-                f"{what}: {family}: {_why(work) or _first(err)}",
+                f"{what}: {family}: {why or _first(err)}",
                 hint=f"code of this family waits for the device, or copies to it: {_OFF}",
             ) from err
+        if kernels is not None:
+            kernels.counter.calls -= counts.total  # recorded, not run
         self._recordings[len(tokens_S)] = _Recording(
-            bytes=packed, replay=replay, hidden_SC=hidden_SC, attention_calls=counted.total
+            bytes=packed, replay=replay, hidden_SC=hidden_SC, attention_calls=counts.total
         )
 
     def _overwrite(self, into: Tensor, row: Packed) -> None:
         """Put a row where a recording reads it: from the host in one transfer that nobody waits for."""
-        small = _small(row)
+        small = self._read(row)
         if row.tokens_S.device == self._target.device and not row.tokens_S.is_cpu:
             for place, tensor in zip(cut(into, small), small, strict=True):
                 place.copy_(tensor)
             return
         into.copy_(pack(small, pinned=not into.is_cpu), non_blocking=True)
 
+    def _read(self, row: Packed) -> list[Tensor]:
+        """What a recording reads, in order: tokens, documents, positions, and what masks are made of."""
+        return [row.tokens_S, row.documents_S, row.positions(), *self._target.lists(row)]
+
     def _check(self) -> None:
+        if self._target.kernels is not None:
+            self._target.kernels.check()
         if threading.get_ident() != self._thread:
             raise WorkerError(
                 Kind.FATAL,
@@ -152,8 +167,3 @@ def _first(error: BaseException) -> BaseException:
     while error.__context__ is not None:
         error = error.__context__
     return error
-
-
-def _small(row: Packed) -> list[Tensor]:
-    """What a recording reads, in order."""
-    return [row.tokens_S, row.documents_S, row.positions()]

@@ -64,6 +64,8 @@ class TargetRole:
             device=configuration.device,
         )
         _check_model(self._target, configuration)
+        if configuration.attention == "flex":
+            self._target.compile_rows()
         self._evaluator = Evaluator(self._target, configuration=configuration)
         self._watch = Watch()
         device = self._target.device

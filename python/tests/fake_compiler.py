@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from tape import Tape
 from torch import Tensor, fx
 from torch._higher_order_ops import flex_attention as flex_operator
 from torch.nn.attention import flex_attention as flex_module  # the module, not the function
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 NAMES = ("fake_flex_attention", "fake_flex_attention_backward")
 
@@ -43,6 +45,9 @@ class _Interpreter(fx.Interpreter):
             return super().call_function(target, args, kwargs)
         self._compiler.ran += 1
         with torch.profiler.record_function(NAMES[0]):
+            tape = _get_current_dispatch_mode()
+            if isinstance(tape, Tape):
+                return tape.whole(_attention, *args, **kwargs)
             return _attention(*args, **kwargs)
 
 

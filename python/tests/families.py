@@ -58,17 +58,18 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], int | None]] = {
     "mistral": ("Mistral", {"sliding_window": WINDOW}, WINDOW),
     "mistral-full": ("Mistral", {"sliding_window": None}, None),
 }
+TILED_HEADS = 16  # elements: the least that compiled attention takes
 WINDOWED = [name for name, (_, _, window) in FAMILIES.items() if window]
 DENSE = [name for name in FAMILIES if "moe" not in name]
 LENGTHS = (19, 1, 7, 1, 1, 14)
 PADDING = 5
 
 
-def config_of(name: str) -> Any:
-    """The configuration of a family's small model."""
+def config_of(name: str, **changes: Any) -> Any:
+    """The configuration of a family's small model; `changes` are settings of others."""
     stem, settings, _ = FAMILIES[name]
     kind = "Gemma3TextConfig" if stem == "Gemma3" else f"{stem}Config"
-    config = getattr(transformers, kind)(**SIZES | settings)
+    config = getattr(transformers, kind)(**SIZES | settings | changes)
     config._attn_implementation = "sdpa"  # noqa: SLF001 as from_pretrained sets it
     return config
 
@@ -93,12 +94,12 @@ def wrapped_config() -> Any:
     )
 
 
-def make(name: str, *, seed: int = 5) -> nn.Module:
-    """A family's small random model, in eval mode, its norms not trivial either."""
+def make(name: str, *, seed: int = 5, **changes: Any) -> nn.Module:
+    """A family's small random model, in eval mode, its norms not trivial either; see `config_of`."""
     model_class = getattr(transformers, f"{FAMILIES[name][0]}ForCausalLM")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = model_class(config_of(name))
+        model = model_class(config_of(name, **changes))
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim == 1:

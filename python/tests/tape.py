@@ -1,6 +1,7 @@
 """A recorder for a CPU that records as a GPU does: operators on fixed memory, and no line of Python.
 
 What Python decided while it recorded, and what it took from a tensor's values, is the same in every replay.
+What the fake compiler stands in for is one operator, as it is one kernel.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 _HELD = 7  # bytes, as good as any
@@ -28,8 +29,21 @@ class Tape(TorchDispatchMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Do it, and note it."""
-        made = func(*args, **(kwargs or {}))
-        self._steps.append((func, args, kwargs or {}, made))
+        return self._note(func, args, kwargs or {})
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What was compiled before is run, and not traced anew because of this."""
+        return True
+
+    def whole(self, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Do what stands for one kernel, and note it as one."""
+        with _disable_current_modes():
+            return self._note(kernel, args, kwargs)
+
+    def _note(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        made = func(*args, **kwargs)
+        self._steps.append((func, args, kwargs, made))
         return made
 
     @torch.inference_mode()

@@ -18,11 +18,11 @@ LAYERS = (
     ("recorded",),
     ("worker", "trainer", "warmup", "frozen", "buffers", "standing"),
     ("replay", "building", "kept", "figures"),
-    ("preparation",),
+    ("preparation", "row_kernels"),
     ("decode", "serving", "loss", "packing", "pretrained", "image", "export", "nccl"),
     ("optim", "flex", "kernels", "products", "data_writer", "tokenizer", "arenas"),
     ("reduction", "update"),
-    ("communicator", "compiled", "flat", "fp8"),
+    ("communicator", "compiled", "flat", "fp8", "row_tiles"),
     (
         "anchors",
         "model",

@@ -309,12 +309,11 @@ def test_configurations_are_checked(tmp_path: Path, path: str, value: object, wa
 @pytest.mark.parametrize(
     ("path", "value", "want"),
     [
-        ("role", 1, "attention: want sdpa for a target"),
         ("training.compute_dtype", "float32", "compute_dtype: want bfloat16 with attention flex"),
         ("drafter.head_dim", 8, "head_dim: want at least 16 with attention flex, got 8"),
     ],
 )
-def test_compiled_attention_is_for_a_drafter_on_a_gpu(
+def test_compiled_attention_of_a_drafter_is_for_a_gpu(
     tmp_path: Path, path: str, value: object, want: str
 ) -> None:
     """It is taken there, with its options; whatever cannot run it is told."""
@@ -327,6 +326,18 @@ def test_compiled_attention_is_for_a_drafter_on_a_gpu(
     part, _, name = path.rpartition(".")
     setattr(getattr(message, part) if part else message, name, value)
     with pytest.raises(ValueError, match=re.escape(want)):
+        config.from_message(message)
+
+
+def test_compiled_attention_of_a_target_is_for_a_gpu(tmp_path: Path) -> None:
+    """In bfloat16, whatever a drafter computes in, and whatever heads that has."""
+    message = configuration(tmp_path, role=worker_pb2.ROLE_TARGET, device="cuda:0", attention="flex")
+    with pytest.raises(ValueError, match=r"target.dtype: want bfloat16 with attention flex, got 'float32'"):
+        config.from_message(message)
+    message.target.dtype = "bfloat16"
+    assert config.from_message(message).attention == "flex"
+    message.device = "cpu"
+    with pytest.raises(ValueError, match=r"attention: want sdpa on device cpu, .* got 'flex'"):
         config.from_message(message)
 
 

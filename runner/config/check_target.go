@@ -36,6 +36,9 @@ func (k *checker) sizes(m Model) {
 	if b := k.Training.Buckets; len(b) > 0 && m.MaxPositions > 0 && b[len(b)-1] > m.MaxPositions {
 		k.add("training.buckets", "", "want at most the target's %d positions, got %d", m.MaxPositions, b[len(b)-1])
 	}
+	if k.Target.Attention == "flex" && k.Workers.Device == "cuda" && m.HeadDim > 0 && m.HeadDim < minFlexHeadDim {
+		k.add("target.attention", "flex's matrix products take heads of 16 elements or more", "want sdpa for a target with heads of %d, got flex", m.HeadDim)
+	}
 	k.precision(m)
 	heads, kv := k.Drafter.Heads, k.Drafter.KVHeads
 	if heads == 0 {

@@ -78,7 +78,13 @@ func (k *checker) flex() {
 			k.add(where+size.key, "0 leaves it to torch", "want a power of two, got %d", size.value)
 		}
 	}
-	if k.Drafter.Attention != "flex" || k.Workers.Device == "cpu" {
+	if k.Workers.Device == "cpu" {
+		return
+	}
+	if got := k.Target.DType; k.Target.Attention == "flex" && got != "bfloat16" && k.ok("target.dtype") {
+		k.add("target.dtype", "float32 has no tensor cores to multiply it", "want bfloat16 with target.attention flex, got %s", got)
+	}
+	if k.Drafter.Attention != "flex" {
 		return
 	}
 	if got := k.Training.ComputeDType; got != "bfloat16" && k.ok("training.compute_dtype") {
@@ -101,6 +107,9 @@ func (k *checker) workers() {
 	if w.Device == "cpu" {
 		if k.Drafter.Attention == "flex" {
 			k.add("drafter.attention", "flex_attention has no backward on a CPU", "want sdpa on device cpu, got flex")
+		}
+		if k.Target.Attention == "flex" {
+			k.add("target.attention", "only a GPU's kernels are compiled", "want sdpa on device cpu, got flex")
 		}
 		if k.Target.Replay == "true" {
 			k.add("target.replay", "only a GPU records", "want false on device cpu, got true")

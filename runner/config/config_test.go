@@ -159,6 +159,10 @@ func TestProblems(t *testing.T) {
 			"drafter.hidden_size: want a multiple of 16 with drafter.precision fp8, got 72", "drafter.intermediate_size: want a multiple of 16 with drafter.precision fp8, got 72"}},
 		{"fp8 on a GPU without a compiler", valid, []string{"drafter.precision=fp8", "workers.device=cuda", "drafter.attention=sdpa"}, []string{"drafter.precision: want compute_dtype with drafter.attention sdpa on a GPU, got fp8"}},
 		{"kernel block of no size", valid, []string{"drafter.flex.block_m=48"}, []string{"drafter.flex.block_m: want a power of two, got 48 (0 leaves it to torch)"}},
+		{"rows by flex on a CPU", valid, []string{"target.attention=flex"}, []string{"target.attention: want sdpa on device cpu, got flex"}},
+		{"rows by an unknown attention", valid, []string{"target.attention=dense"}, []string{"target.attention: want auto, sdpa or flex, got \"dense\""}},
+		{"rows by flex in float32", valid, []string{"workers.device=cuda", "drafter.attention=sdpa", "target.attention=flex"}, []string{"target.dtype: want bfloat16 with target.attention flex, got float32"}},
+		{"rows by flex with small heads", valid, []string{"workers.device=cuda", "drafter.attention=sdpa", "target.dtype=bfloat16", "target.embedded.head_dim=8", "drafter.head_dim=16"}, []string{"target.attention: want sdpa for a target with heads of 8, got flex"}},
 		{"rows replayed on a CPU", valid, []string{"target.replay=true"}, []string{"target.replay: want false on device cpu, got true"}},
 		{"another kernel backend", valid, []string{"drafter.flex.backend=flash"}, []string{"drafter.flex.backend: want triton, got \"flash\""}},
 		{"captured layer out of range", valid, []string{"target.layer_ids=[1,6]"}, []string{"target.layer_ids[1]: want a layer of the target before its last, 0 to 4, got 6"}},
@@ -267,6 +271,29 @@ func TestNameFromFile(t *testing.T) {
 	c, err := Load(file, nil)
 	if err != nil || c.Run.Name != "my-run-2" {
 		t.Errorf("want my-run-2, got %v, %v", c.Run.Name, err)
+	}
+}
+
+// TestRowsFollowTheDevice: how a target makes rows, where a file leaves it open, and where it says.
+func TestRowsFollowTheDevice(t *testing.T) {
+	gpu := []string{"workers.device=cuda", "training.compute_dtype=bfloat16", "target.dtype=bfloat16"}
+	for _, row := range []struct {
+		set               []string
+		attention, replay string
+	}{
+		{nil, "sdpa", "false"},
+		{[]string{"target.attention=auto", "target.replay=auto"}, "sdpa", "false"},
+		{gpu, "flex", "true"},
+		{append(gpu[:2:2], "target.dtype=float32"), "sdpa", "true"}, // flex has no kernels for it that pay
+		{append(gpu[:3:3], "target.attention=sdpa", "target.replay=false"), "sdpa", "false"},
+		{append(gpu[:3:3], "target.attention=flex", "target.replay=true"), "flex", "true"},
+	} {
+		c, err := parseAll("f.yaml", []byte(valid), row.set)
+		if err != nil || c.Target.Attention != row.attention || c.Target.Replay != row.replay {
+			t.Errorf("%v: want %s and %s, got %+v, %v", row.set, row.attention, row.replay, c.Target, err)
+			continue
+		}
+		sameAfterRoundTrip(t, c)
 	}
 }
 

@@ -8,7 +8,7 @@ func defaults() *Config {
 	return &Config{
 		Version: 1,
 		Run:     Run{Directory: "runs", Seed: 1},
-		Target: Target{DType: "float32", Replay: "false", Embedded: Embedded{
+		Target: Target{DType: "float32", Attention: "auto", Replay: "auto", Embedded: Embedded{
 			Corpus:     Corpus{Source: "python-stdlib", HeldoutEvery: 10},
 			HiddenSize: 128, IntermediateSize: 256, Layers: 6, Heads: 4, KVHeads: 2, HeadDim: 32,
 			InitializerRange: 0.08, Steps: 700, Batch: 8, SequenceTokens: 128,
@@ -58,5 +58,12 @@ func (c *Config) resolve() {
 	}
 	if c.Drafter.Attention == "auto" {
 		c.Drafter.Attention = map[string]string{"cpu": "sdpa", "cuda": "flex"}[c.Workers.Device]
+	}
+	gpu := c.Workers.Device == "cuda"
+	if c.Target.Attention == "auto" {
+		c.Target.Attention = map[bool]string{false: "sdpa", true: "flex"}[gpu && c.Target.DType == "bfloat16"]
+	}
+	if c.Target.Replay == "auto" {
+		c.Target.Replay = map[bool]string{false: "false", true: "true"}[gpu]
 	}
 }

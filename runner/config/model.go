@@ -17,6 +17,7 @@ type Model struct {
 	HiddenSize       int     `json:"hidden_size"`
 	IntermediateSize int     `json:"intermediate_size"`
 	Layers           int     `json:"num_hidden_layers"`
+	Window           int     `json:"sliding_window"` // tokens that a layer sees at most, where some layer slides
 	Heads            int     `json:"num_attention_heads"`
 	KVHeads          int     `json:"num_key_value_heads"`
 	HeadDim          int     `json:"head_dim"`

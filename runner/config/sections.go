@@ -70,8 +70,10 @@ type Target struct {
 	DType string `yaml:"dtype" enum:"float32|bfloat16"`
 	// LayerIDs are the captured layers, 0-based, after the block; empty: spread over the target by drafter.captured_layers. Default empty.
 	LayerIDs []int `yaml:"layer_ids" min:"0"`
-	// Replay records a target's row of every bucket on the GPU in warm-up and replays it: the same kernels, started at once. Not yet measured by this project. Default false.
-	Replay string `yaml:"replay" enum:"true|false"`
+	// Attention of rows: sdpa is the model's own, under dense masks; flex is compiled, by tiles, with norms and rotation compiled too, and needs a GPU and dtype bfloat16; auto: flex where both are there, else sdpa. Decoding is the model's own always. Default auto.
+	Attention string `yaml:"attention" enum:"auto|sdpa|flex"`
+	// Replay records a target's row of every bucket on the GPU in warm-up and replays it: the same kernels, started at once; auto: true on cuda, false on cpu. Default auto.
+	Replay string `yaml:"replay" enum:"auto|true|false"`
 }
 
 // Embedded is the recipe of the embedded target.

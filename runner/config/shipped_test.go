@@ -38,7 +38,7 @@ func TestEveryShippedConfiguration(t *testing.T) {
 		if strings.HasPrefix(file, "cpu-") {
 			device, attention = "cpu", "sdpa"
 		}
-		if c.Workers.Device != device || c.Drafter.Attention != attention || device == "cuda" && (c.Training.ComputeDType != "bfloat16" || c.Target.DType != "bfloat16") {
+		if c.Workers.Device != device || c.Drafter.Attention != attention || c.Target.Attention != attention || (c.Target.Replay == "true") != (device == "cuda") || device == "cuda" && (c.Training.ComputeDType != "bfloat16" || c.Target.DType != "bfloat16") {
 			t.Errorf("%s: device %s, attention %s, %s", file, c.Workers.Device, c.Drafter.Attention, c.Training.ComputeDType)
 		}
 		if file == "cpu-test.yaml" {

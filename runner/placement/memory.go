@@ -12,7 +12,8 @@ type Model struct {
 	Experts, Active    uint64 // of such a layer, and those that one token takes
 	ExpertIntermediate uint64 // of one expert
 
-	Masks uint64 // kinds of attention layers, full and sliding, each with a mask of its own; 0 is 1
+	Masks  uint64 // kinds of attention layers, full and sliding, each with a mask of its own; 0 is 1
+	Window uint64 // tokens that a sliding layer sees, or would; 0: not known
 }
 
 // Rows is the size of what is trained.
@@ -30,6 +31,7 @@ type Rows struct {
 type Use struct {
 	Element  uint64 // bytes of one element of its compute dtype
 	Dense    bool   // attention keeps its scores (sdpa with an explicit mask); else it is compiled
+	Tiles    bool   // a target's rows are made by compiled attention and norms; else under masks of every pair
 	CUDA     bool
 	Replay   bool   // micro-steps, or a target's rows, are recorded and replayed
 	Peers    bool   // others sum gradients with it, in backwards that are not replayed

@@ -8,19 +8,32 @@ const (
 	foldBytes    = 5 * 8
 )
 
+// tileSize is of a mask's tiles, in tokens, and comparedTokens is the most of
+// a row that warm-up compares, without a window.
+const (
+	tileSize       = 128
+	comparedTokens = 5 + 7 + 400 + 150 + 3 + tileSize - 1
+)
+
 // TargetMemory estimates a target worker: the frozen model, what one row takes
 // at its most, its arena, and what evaluation takes: drafter's weights and one
 // chunk of logits. Where rows are replayed, their recordings keep what a row
 // takes, as evaluation computes beside them, and hidden states of each length.
 func TargetMemory(m, drafter Model, r Rows, u Use) Memory {
+	row := m.forward(r, u)
+	most := row
+	if u.Tiles {
+		row = m.tiled(r, u)
+		most = max(row, m.compared(r, u))
+	}
 	recorded := uint64(0)
 	if u.Replay {
-		recorded = m.forward(r, u) + r.EachBytes
+		recorded = row + r.EachBytes
 	}
 	return Memory{
 		Context:     u.context(),
 		Weights:     m.Parameters() * u.Element,
-		Activations: max(m.forward(r, u), min(foldElements, m.largest())*foldBytes),
+		Activations: max(most, min(foldElements, m.largest())*foldBytes),
 		Recorded:    recorded,
 		Workspace:   u.workspace(1),
 		Slots:       u.Slots,
@@ -49,10 +62,7 @@ func TargetMemory(m, drafter Model, r Rows, u Use) Memory {
 func (m Model) forward(r Rows, u Use) uint64 {
 	s, e, pairs, masks := r.Bucket, u.Element, r.Bucket*r.Bucket, max(1, m.Masks)
 	hidden, all, kv := m.Hidden, m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
-	held := s*e*hidden*r.Captured + masks*pairs + 2*s*e*m.HeadDim
-	if r.Apart {
-		held += s * e * hidden
-	}
+	held := m.held(r, u) + masks*pairs
 	attention := s * e * (hidden + 2*all + 2*kv)
 	if m.Heads > m.KVHeads {
 		attention += 2 * s * e * all
@@ -65,6 +75,44 @@ func (m Model) forward(r Rows, u Use) uint64 {
 	norm := s * max((e+8)*hidden, e*hidden+(e+8)*all)
 	end := s * e * hidden * (1 + r.Captured)
 	return max(s*e*hidden+(masks+2)*pairs, held+max(attention, rotation, mlp, norm, end))
+}
+
+// held gives what lives all along a row, without masks.
+func (m Model) held(r Rows, u Use) uint64 {
+	s, e := r.Bucket, u.Element
+	held := s*e*m.Hidden*r.Captured + 2*s*e*m.HeadDim
+	if r.Apart {
+		held += s * e * m.Hidden
+	}
+	return held
+}
+
+// tiled is forward where attention, norms and rotation are compiled: none holds
+// more than what it is given and gives. Nothing is kept of a pair of tokens,
+// only of tiles: two lists of tiles in 4 bytes, for each kind of layer, and
+// where each token's keys begin.
+//
+//	attention   S (e (H + 2A + 2G) + 8 heads)   normed input, queries, output, keys and values; two sums of a row of scores
+//	rotation    S e (H + 2A + 3G)               queries and keys before it and after
+//	MLP, the end                                as in forward
+func (m Model) tiled(r Rows, u Use) uint64 {
+	s, e, tiles, masks := r.Bucket, u.Element, (r.Bucket+tileSize-1)/tileSize, max(1, m.Masks)
+	hidden, all, kv := m.Hidden, m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
+	lists := masks * (2*4*tiles*(tiles+1) + 4*s)
+	attention := s * (e*(hidden+2*all+2*kv) + 8*m.Heads)
+	rotation := s * e * (hidden + 2*all + 3*kv)
+	mlp := s * e * (2*hidden + 3*m.Width())
+	end := s * e * hidden * (1 + r.Captured)
+	return m.held(r, u) + lists + max(attention, rotation, mlp, end)
+}
+
+// compared gives what warm-up takes besides, where rows are compiled: a row is
+// made by the model's own attention as well, of documents of some hundred
+// tokens and of one that a window cuts (python/dflash_runner/warmup_target.py,
+// _lengths), which is no longer than a row.
+func (m Model) compared(r Rows, u Use) uint64 {
+	r.Bucket = comparedTokens + min(2*m.Window, r.Bucket)
+	return m.forward(r, u)
 }
 
 // largest gives the elements of the largest weight.

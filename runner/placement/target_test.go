@@ -47,6 +47,36 @@ func TestForwardOnGPU(t *testing.T) {
 	}
 }
 
+// TestTiled: where rows are compiled, twice the tokens take a little more than twice the memory, no masks
+// among it, and what warm-up compares counts where a row is short or a window long.
+func TestTiled(t *testing.T) {
+	m := Model{Layers: 1, Hidden: 64, Intermediate: 64, Heads: 2, KVHeads: 1, HeadDim: 32, Vocab: 100}
+	u, r := Use{Element: 2, CUDA: true, Tiles: true}, Rows{Bucket: 8192, Captured: 1}
+	long := m.tiled(r, u)
+	// held 8192*2*(64 + 2*32), lists 8*64*65 + 4*8192; the MLP, 8192*2*(2*64+3*64), is the most beside it
+	if want := uint64(8192*2*128 + 8*64*65 + 4*8192 + 8192*2*320); long != want {
+		t.Errorf("got %d, want %d", long, want)
+	}
+	if got := m.forward(r, u); got < long+8192*8192 {
+		t.Errorf("under masks: got %d beside %d", got, long)
+	}
+	if got := TargetMemory(m, m, r, u).Activations; got != long {
+		t.Errorf("activations: got %d, want %d", got, long)
+	}
+	u.Replay = true
+	if got := TargetMemory(m, m, Rows{Bucket: 8192, Captured: 1, EachBytes: 7}, u).Recorded; got != long+7 {
+		t.Errorf("recorded: got %d, want %d", got, long+7)
+	}
+	m.Window = 4096
+	if got, want := TargetMemory(m, m, r, u).Activations, m.forward(Rows{Bucket: 8192 + comparedTokens, Captured: 1}, u); got != want {
+		t.Errorf("with a window: got %d, want %d", got, want)
+	}
+	m.Masks = 2
+	if got := m.tiled(r, u); got != long+8*64*65+4*8192 {
+		t.Errorf("two kinds of layers: got %d beside %d", got, long)
+	}
+}
+
 // TestDigestOfWeights: warm-up takes more to digest the largest weight than a
 // short row takes, up to the piece that is digested at once.
 func TestDigestOfWeights(t *testing.T) {

@@ -36,6 +36,9 @@ func (w work) estimate(m Machine) Estimate {
 	if c.Drafter.Attention == "flex" {
 		e.WarmUpSeconds += 2 * graphSeconds * float64(len(c.Training.Buckets)) // the others find them in the cache
 	}
+	if c.Target.Attention == "flex" {
+		e.WarmUpSeconds += graphSeconds * float64(len(c.Training.Buckets)) // a forward alone
+	}
 	e.StepSeconds = e.StepFLOPs/float64(parallel)/e.AssumedFLOPsPerS + w.targetRow()*float64(c.Training.RowsPerStep)/float64(c.Workers.Targets)/e.AssumedFLOPsPerS
 	e.Seconds = e.LaunchSeconds + e.WarmUpSeconds + e.StepSeconds
 	return e

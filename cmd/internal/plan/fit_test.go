@@ -64,6 +64,19 @@ func TestRecorded(t *testing.T) {
 			t.Errorf("target.replay %s: got %d bytes recorded", replay, m.Recorded)
 		}
 	}
+	// No mask is held of rows by flex, and a plan says where they are made otherwise.
+	notes, took := map[string]int{}, map[string]uint64{}
+	for _, attention := range []string{"flex", "sdpa"} {
+		p, err := Make(large(t, "target.attention="+attention, "training.buckets=[8192]"), qwen(), gpusOf(140))
+		if err != nil || p.RowAttention != attention {
+			t.Fatalf("target.attention %s: got %q, %v", attention, p.RowAttention, err)
+		}
+		took[attention] = p.Workers[slices.IndexFunc(p.Workers, func(w Worker) bool { return w.Name.Role == runner.Target })].Memory.Activations
+		notes[attention] = strings.Count(strings.Join(p.Notes, "\n"), "target.attention: sdpa on a GPU is the model's own")
+	}
+	if took["sdpa"] < took["flex"]+8192*8192*9/10 || notes["flex"] != 0 || notes["sdpa"] != 1 {
+		t.Errorf("activations: got %v, notes %v", took, notes)
+	}
 	// A row of each length is kept to be read: of 1024, 2048 and 3072 tokens twice the longest, but for padding.
 	p, err := Make(large(t, "training.buckets=[1024,2048,3072]"), qwen(), gpusOf(140))
 	if err != nil {
@@ -82,9 +95,9 @@ func TestFit(t *testing.T) {
 		buckets []int
 	}{
 		"room for all":                  {nil, gpusOf(140), 512, []int{3072}},
-		"a pair on less":                {nil, gpusOf(51), 368, []int{3072}},
-		"as few as a row may have":      {nil, gpusOf(47), 106, []int{2560}},
-		"shorter rows before too few":   {nil, gpusOf(46), 74, []int{1792}},
+		"a pair on less":                {nil, gpusOf(51), 336, []int{3072}},
+		"as few as a row may have":      {nil, gpusOf(47), 96, []int{2304}},
+		"shorter rows before too few":   {nil, gpusOf(46), 64, []int{1536}},
 		"apart there is more room":      {nil, gpusOf(35, 35), 512, []int{3072}},
 		"grown to the reference":        {[]string{"training.buckets=[512,1024]", "training.anchors=64"}, gpusOf(140), 511, []int{512, 3072}},
 		"more than the reference stays": {[]string{"training.buckets=[8192]", "training.anchors=1024"}, gpusOf(140), 1024, []int{8192}},

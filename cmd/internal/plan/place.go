@@ -55,7 +55,7 @@ func (w work) memory(target placement.Use) map[runner.Role]placement.Memory {
 	drafter := placement.Use{Element: bytesOf(c.Training.ComputeDType), CUDA: w.cuda, Dense: dense,
 		Replay: w.cuda && !dense && repeats && c.Drafter.Flex.Replay == "true", CopyKeys: c.Drafter.Flex.CopyKeys == "true",
 		Peers: drafters != 1, FP8: c.Drafter.Precision == config.PrecisionFP8}
-	target.Replay = w.cuda && c.Target.Replay == "true"
+	target.Replay, target.Tiles = w.cuda && c.Target.Replay == "true", c.Target.Attention == "flex"
 	return map[runner.Role]placement.Memory{
 		runner.Target:  placement.TargetMemory(w.target, w.drafter, w.rows, target),
 		runner.Drafter: placement.DrafterMemory(w.drafter, w.rows, drafter),
@@ -91,6 +91,9 @@ func (p *Plan) note() {
 	}
 	if p.Attention == "sdpa" {
 		p.Notes = append(p.Notes, "drafter.attention: sdpa on a GPU is dense, with explicit masks: slower and larger than flex, which is the default there")
+	}
+	if p.RowAttention == "sdpa" {
+		p.Notes = append(p.Notes, "target.attention: sdpa on a GPU is the model's own, under dense masks: slower and larger than flex, which is the default there for bfloat16")
 	}
 	for _, d := range p.Devices {
 		var names []string

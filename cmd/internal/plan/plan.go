@@ -33,26 +33,27 @@ type Machine struct {
 
 // Plan is `plan --json`.
 type Plan struct {
-	Name        string   `json:"name"`
-	Device      string   `json:"device"`    // cpu or cuda
-	Attention   string   `json:"attention"` // of training
-	Precision   string   `json:"precision"` // of the drafter's matrix products
-	Workers     []Worker `json:"workers"`
-	Devices     []Device `json:"devices"` // GPUs that are used
-	Turns       Turns    `json:"turns"`
-	Shapes      Shapes   `json:"shapes"`
-	Arenas      Arenas   `json:"arenas"`
-	ImageBytes  uint64   `json:"image_bytes"`
-	HostBytes   uint64   `json:"host_bytes"`      // arenas and images
-	MemoryBytes uint64   `json:"memory_bytes"`    // host memory in all, workers included
-	Available   uint64   `json:"available_bytes"` // 0: not known
-	Fits        bool     `json:"fits"`
-	Steps       int      `json:"steps"`  // 0: by epochs
-	Epochs      int      `json:"epochs"` // 0: by steps
-	FirstStep   Estimate `json:"first_step"`
-	Notes       []string `json:"notes"`            // what is not as one might expect
-	Chosen      *Settled `json:"chosen,omitempty"` // how counts of auto were settled
-	Scheduler   string   `json:"scheduler"`        // who decides: balanced, fixed or a plugin's name
+	Name         string   `json:"name"`
+	Device       string   `json:"device"`           // cpu or cuda
+	Attention    string   `json:"attention"`        // of training
+	RowAttention string   `json:"target_attention"` // that targets make rows by
+	Precision    string   `json:"precision"`        // of the drafter's matrix products
+	Workers      []Worker `json:"workers"`
+	Devices      []Device `json:"devices"` // GPUs that are used
+	Turns        Turns    `json:"turns"`
+	Shapes       Shapes   `json:"shapes"`
+	Arenas       Arenas   `json:"arenas"`
+	ImageBytes   uint64   `json:"image_bytes"`
+	HostBytes    uint64   `json:"host_bytes"`      // arenas and images
+	MemoryBytes  uint64   `json:"memory_bytes"`    // host memory in all, workers included
+	Available    uint64   `json:"available_bytes"` // 0: not known
+	Fits         bool     `json:"fits"`
+	Steps        int      `json:"steps"`  // 0: by epochs
+	Epochs       int      `json:"epochs"` // 0: by steps
+	FirstStep    Estimate `json:"first_step"`
+	Notes        []string `json:"notes"`            // what is not as one might expect
+	Chosen       *Settled `json:"chosen,omitempty"` // how counts of auto were settled
+	Scheduler    string   `json:"scheduler"`        // who decides: balanced, fixed or a plugin's name
 }
 
 // Turns is how many workers may compute at once on each device.
@@ -113,7 +114,7 @@ func Make(c *config.Config, target config.Model, m Machine) (Plan, error) {
 		return Plan{}, err
 	}
 	ids := w.ids
-	p := Plan{Name: c.Run.Name, Scheduler: c.Scheduler.Use, Device: c.Workers.Device, Attention: c.Drafter.Attention, Precision: c.Drafter.Precision, Shapes: w.shapes(ids, target.VocabSize), Steps: c.Training.Steps, Epochs: c.Training.Epochs, Available: m.Available,
+	p := Plan{Name: c.Run.Name, Scheduler: c.Scheduler.Use, Device: c.Workers.Device, Attention: c.Drafter.Attention, RowAttention: c.Target.Attention, Precision: c.Drafter.Precision, Shapes: w.shapes(ids, target.VocabSize), Steps: c.Training.Steps, Epochs: c.Training.Epochs, Available: m.Available,
 		Arenas: w.arenas(), ImageBytes: placement.ImageBytes(w.drafter, w.captured), Devices: []Device{}, Notes: []string{}}
 	if err := w.place(&p, m); err != nil {
 		return p, err
@@ -193,7 +194,7 @@ func (p Plan) Where(device string) string {
 func sizeOf(m config.Model) placement.Model {
 	return placement.Model{Layers: uint64(m.Layers), Hidden: uint64(m.HiddenSize), Intermediate: uint64(m.IntermediateSize),
 		Heads: uint64(m.Heads), KVHeads: uint64(m.KVHeads), HeadDim: uint64(m.HeadDim), Vocab: uint64(m.VocabSize), Tied: m.Tied,
-		Sparse: uint64(m.SparseLayers()), Experts: uint64(m.Experts), Active: uint64(m.ActiveExperts), ExpertIntermediate: uint64(m.ExpertSize), Masks: masksOf(m)}
+		Sparse: uint64(m.SparseLayers()), Experts: uint64(m.Experts), Active: uint64(m.ActiveExperts), ExpertIntermediate: uint64(m.ExpertSize), Masks: masksOf(m), Window: uint64(max(0, m.Window))}
 }
 
 // masksOf gives how many masks a row of the model needs: one for each kind of layer.

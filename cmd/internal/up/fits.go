@@ -52,7 +52,7 @@ func fits(d *rundir, is *config.Config) error {
 // free says whether a setting may change in a run: it bounds a life of it, or
 // changes no more than bits.
 func free(path string) bool {
-	return strings.HasPrefix(path, "training.stop_after.") || strings.HasPrefix(path, "drafter.flex.") || path == "drafter.attention" || path == "target.replay"
+	return strings.HasPrefix(path, "training.stop_after.") || strings.HasPrefix(path, "drafter.flex.") || path == "drafter.attention" || path == "target.attention" || path == "target.replay"
 }
 
 // derived are settings that follow from others, or from the target, where they

@@ -106,7 +106,7 @@ func (u *up) checkTorch(version string) error {
 
 // openKernels opens the cache of compiled kernels, where something is compiled.
 func (u *up) openKernels(s *settings) error {
-	if u.config.Workers.Device == placement.CPU || u.config.Drafter.Attention != "flex" {
+	if u.config.Workers.Device == placement.CPU || u.config.Drafter.Attention != "flex" && u.config.Target.Attention != "flex" {
 		return nil
 	}
 	root := u.config.WarmUp.CacheDirectory
@@ -115,8 +115,11 @@ func (u *up) openKernels(s *settings) error {
 	}
 	t := s.training
 	names, driver := u.used()
-	c, err := kernels.Open(root, kernels.Facts{Torch: u.environment.Packages["torch"], Triton: u.environment.Packages["triton"], GPUs: names, Driver: driver,
-		Shapes: map[string]any{"drafter": s.drafter, "layer_ids": s.target.LayerIds, "buckets": t.Buckets, "anchors": t.Anchors, "compute_dtype": t.ComputeDtype}})
+	shapes := map[string]any{"drafter": s.drafter, "layer_ids": s.target.LayerIds, "buckets": t.Buckets, "anchors": t.Anchors, "compute_dtype": t.ComputeDtype}
+	if u.config.Target.Attention == "flex" {
+		shapes["target"] = s.target // of its own kernels: the model, by its directory
+	}
+	c, err := kernels.Open(root, kernels.Facts{Torch: u.environment.Packages["torch"], Triton: u.environment.Packages["triton"], GPUs: names, Driver: driver, Shapes: shapes})
 	if err != nil {
 		return err
 	}

@@ -131,6 +131,27 @@ func onGPU(t *testing.T, set ...string) *up {
 	return u
 }
 
+// TestAttentionOfRows: each role is told its own, and the sizes of kernels are a drafter's.
+func TestAttentionOfRows(t *testing.T) {
+	for _, c := range []struct {
+		set             []string
+		target, drafter string
+	}{
+		{[]string{"target.dtype=bfloat16"}, "flex", "flex"},
+		{[]string{"target.dtype=bfloat16", "target.attention=sdpa"}, "sdpa", "flex"},
+		{[]string{"target.dtype=bfloat16", "drafter.attention=sdpa"}, "flex", "sdpa"},
+	} {
+		u := onGPU(t, c.set...)
+		s := newBench(t).settings(u.config)
+		for role, want := range map[runner.Role]string{runner.Target: c.target, runner.Drafter: c.drafter} {
+			got := s.configuration(runner.Life{Worker: runner.Worker{Role: role}, Generation: 1}, u.dir, dataset{}, "cuda:0")
+			if got.Attention != want || (got.Flex == nil) != (role == runner.Target) {
+				t.Errorf("%v: %v: want %s, got %s, %v", c.set, role, want, got.Attention, got.Flex)
+			}
+		}
+	}
+}
+
 // TestReplayedRows: how a target makes its rows is its own affair, which a run
 // may change: its workers are told, and no manifest, drafter or job.
 func TestReplayedRows(t *testing.T) {
@@ -148,8 +169,8 @@ func TestReplayedRows(t *testing.T) {
 			t.Errorf("%s: the rest: want %v, got %v", set, s.target, target)
 		}
 	}
-	if !free("target.replay") || free("target.dtype") {
-		t.Error("want target.replay to be free in a run, and target.dtype not")
+	if !free("target.replay") || !free("target.attention") || free("target.dtype") {
+		t.Error("want target.replay and target.attention to be free in a run, and target.dtype not")
 	}
 }
 
@@ -221,7 +242,11 @@ func TestKernels(t *testing.T) {
 	if err := without.openKernels(newBench(t).settings(without.config)); runner.KindOf(err) != runner.NotFound || !strings.Contains(err.Error(), "triton: want its version") {
 		t.Errorf("without Triton: got %v", err)
 	}
-	dense := onGPU(t, "drafter.attention=sdpa")
+	rows := onGPU(t, "drafter.attention=sdpa", "target.dtype=bfloat16")
+	if got := open(rows); filepath.Base(got) == filepath.Base(dir) || len(rows.compiling()) == 0 {
+		t.Errorf("of a target alone: got %s, and workers are told %v", got, rows.compiling())
+	}
+	dense := onGPU(t, "drafter.attention=sdpa", "target.attention=sdpa")
 	if err := dense.openKernels(newBench(t).settings(dense.config)); err != nil || dense.kernels != nil || len(dense.compiling()) != 0 {
 		t.Errorf("nothing is compiled: got %v, %v", dense.kernels, err)
 	}

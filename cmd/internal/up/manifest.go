@@ -2,6 +2,7 @@ package up
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -38,8 +39,9 @@ type manifest struct {
 	Schedule     schedule           `json:"learning_rate"`
 	Threads      int                `json:"threads"` // of each worker
 	Attention    string             `json:"attention"`
-	Environment  string             `json:"environment"` // fingerprint of the Python environment
-	Machine      string             `json:"machine"`     // processor, and GPUs where they compute: other ones round otherwise
+	Rows         string             `json:"target_attention"` // that rows are made by; a manifest of an earlier version has none, and means sdpa
+	Environment  string             `json:"environment"`      // fingerprint of the Python environment
+	Machine      string             `json:"machine"`          // processor, and GPUs where they compute: other ones round otherwise
 	Drafter      *workerv1.Drafter  `json:"drafter"`
 	Training     *workerv1.Training `json:"training"`
 	Target       *workerv1.Target   `json:"target"`
@@ -83,6 +85,7 @@ func (m manifest) against(old manifest) (differs []string, err error) {
 	for _, c := range []struct{ what, was, is string }{
 		{"workers.threads", fmt.Sprint(old.Threads), fmt.Sprint(m.Threads)},
 		{"drafter.attention", old.Attention, m.Attention},
+		{"target.attention", cmp.Or(old.Rows, "sdpa"), cmp.Or(m.Rows, "sdpa")},
 		{"python environment", old.Environment, m.Environment},
 		{"machine", old.Machine, m.Machine},
 	} {
@@ -122,7 +125,7 @@ func (u *up) writeManifest(s *settings, ix *rows.Index, p planned) (d runner.Dig
 		Schedule: schedule{plan.Peak, plan.Floor, plan.WarmUp},
 		Format:   manifestFormat, Name: u.dir.name, Index: hex.EncodeToString(ix.Digest[:]), Data: hex.EncodeToString(ix.Data[:]),
 		WorldSize: int(u.config.Workers.Drafters), RowsPerStep: u.config.Training.RowsPerStep, Threads: u.config.Workers.Threads,
-		Attention: u.config.Drafter.Attention, Environment: u.python.fingerprint, Machine: u.machine(), Placement: u.placement(), Drafter: s.drafter, Training: s.training, Target: s.target,
+		Attention: u.config.Drafter.Attention, Rows: u.config.Target.Attention, Environment: u.python.fingerprint, Machine: u.machine(), Placement: u.placement(), Drafter: s.drafter, Training: s.training, Target: s.target,
 		Seed: u.config.Run.Seed, BitIdentical: u.config.Workers.Device == "cpu"}
 	path := u.dir.join("manifest.json")
 	if hasJournal(u.dir.path) {

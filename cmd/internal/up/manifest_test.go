@@ -34,6 +34,8 @@ func TestManifestAgainst(t *testing.T) {
 		"more threads":              {func(m *manifest) { m.Threads = 2 }, "", "workers.threads was 1, is 2"},
 		"another environment":       {func(m *manifest) { m.Environment = "f" }, "", "python environment was e, is f"},
 		"another machine":           {func(m *manifest) { m.Machine = "n" }, "", "machine was m, is n"},
+		"rows by flex":              {func(m *manifest) { m.Rows = "flex" }, "", "target.attention was sdpa, is flex"},
+		"rows as they always were":  {func(m *manifest) { m.Rows = "sdpa" }, "", ""}, // a manifest of before named none
 		"another kind of attention": {func(m *manifest) { m.Attention = "flex" }, "", "drafter.attention was sdpa, is flex"},
 	} {
 		t.Run(name, func(t *testing.T) {

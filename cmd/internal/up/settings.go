@@ -91,7 +91,7 @@ func (s *settings) configuration(life runner.Life, d *rundir, data dataset, devi
 		Attention: c.Drafter.Attention, Target: s.target, Drafter: s.drafter, Training: s.training,
 		CommunicatorDirectory: d.join("communicators"), TrainData: data.train, Flex: flex(c.Drafter.Flex)}
 	if life.Worker.Role == runner.Target {
-		out.Attention, out.Flex = "sdpa", nil // nothing of a target is compiled
+		out.Attention, out.Flex = c.Target.Attention, nil // the sizes of kernels are for a drafter's
 		out.Role = workerv1.Role_ROLE_TARGET
 		out.Target = &workerv1.Target{Directory: s.target.Directory, Dtype: s.target.Dtype, LayerIds: s.target.LayerIds,
 			Replay: c.Target.Replay == "true"} // how it makes rows: the rest is the run's for good
