@@ -96,9 +96,9 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			"--profile adds where the time goes: by group of kernels, the longest kernels, and on a GPU the gaps between\n" +
 			"kernels in steps that follow one another.\n\n" +
 			"--role target measures a target's row instead: a random target of 36 layers and of the workload's sizes, made on\n" +
-			"the device, a row packed of five documents; as a worker makes it, replayed (on a GPU), and with all logits.\n" +
-			"--try adds ways that no worker takes, each an attention (sdpa, efficient, cudnn, math, causal, varlen, flex), a\n" +
-			"fusion (norms, blocks), or both with a plus sign. causal takes the row for one document." + benchExits,
+			"the device, a row packed of five documents; by the model's own attention, as a worker makes it on a GPU (compiled,\n" +
+			"and replayed), and with all logits. --try adds other ways, each an attention (sdpa, efficient, cudnn, math,\n" +
+			"causal, varlen, flex), a fusion (norms, blocks), or both with a plus sign. causal takes the row for one document." + benchExits,
 		Example: "  dflash-runner bench step --profile\n  dflash-runner bench step --device cpu --rows 5 --json\n" +
 			"  dflash-runner bench step --scale 4 --anchors 64\n  dflash-runner bench step --precision fp8\n" +
 			"  dflash-runner bench step --role target --profile --try varlen,varlen+norms",
