@@ -101,9 +101,9 @@ func (c *cli) benchStepCommand() *cobra.Command {
 			"out as a run does it, eight different rows in turn. Blocks and tokens are those that are trained on: no padding.\n" +
 			"--profile then looks at mixed rows.\n\n" +
 			"--role target measures a target's row instead: a random target of 36 layers and of the workload's sizes, made on\n" +
-			"the device, a row packed of five documents; as a worker makes it, replayed (on a GPU), and with all logits.\n" +
-			"--try adds ways that no worker takes, each an attention (sdpa, efficient, cudnn, math, causal, varlen, flex), a\n" +
-			"fusion (norms, blocks), or both with a plus sign. causal takes the row for one document.\n\n" +
+			"the device, a row packed of five documents; by the model's own attention, as a worker makes it on a GPU (compiled,\n" +
+			"and replayed), and with all logits. --try adds other ways, each an attention (sdpa, efficient, cudnn, math,\n" +
+			"causal, varlen, flex), a fusion (norms, blocks), or both with a plus sign. causal takes the row for one document.\n\n" +
 			"--gpus 2 measures a drafter alone on the first GPU, and then two at once that sum their gradients over NCCL, fed\n" +
 			"from rows made beforehand, --rows-per-step each in a step, all but the last replayed, as in a worker: rows a\n" +
 			"second, and how long the sum kept each. With --device cpu both are on it, and sum over gloo." + benchExits,

@@ -1,4 +1,5 @@
-"""What one row costs a target: as its worker makes it, replayed, and with all logits, in one process.
+"""What one row costs a target: as its worker makes it on a GPU, compiled and replayed, by the model's own
+attention, and with all logits, in one process.
 
 `python row.py '{"shape": {...}, "rows": 20, "device": "cuda:0", "threads": 4, "profile": false, "try": []}'`,
 as `bench step --role target` asks it (cmd/internal/bench/row.go). The target is of random weights, made on
@@ -35,7 +36,7 @@ from dflash_runner.recorded import RecordedRows
 from dflash_runner.replay import CudaRecorder
 from dflash_runner.slots import layout
 from dflash_runner.warmup import Clock, prepare_torch, warm_up
-from dflash_runner.warmup_target import TargetSubject
+from dflash_runner.warmup_target import TargetSubject, difference
 from dflash_runner.watch import Watch
 from dflash_runner.worker.v1 import worker_pb2
 from step import median_ms, peak_bytes, rate
@@ -46,14 +47,17 @@ _PROFILED = 3  # rows that follow one another
 
 
 class Rows:
-    """A target that was warmed up as a worker's is, and one row for it, on the host."""
+    """A target that was warmed up as a worker's is, and one row for it, on the host; in float32 and on a CPU
+    nothing is compiled."""
 
     def __init__(self, shape: workload.Shape, *, device: str, threads: int) -> None:
         """Build and warm up; on a GPU its rows are recorded."""
         clock = Clock(time.perf_counter())
         gpu = device != "cpu"
+        self.compiles = gpu and shape.dtype == "bfloat16"
         message = workload.message(shape, Path("random"), device=device, threads=threads)
-        message.role, message.attention, message.train_data = worker_pb2.ROLE_TARGET, "sdpa", "none"
+        message.role, message.train_data = worker_pb2.ROLE_TARGET, "none"
+        message.attention = "flex" if self.compiles else "sdpa"
         message.target.replay = gpu
         message.ClearField("flex")
         settings = config.from_message(message)
@@ -62,6 +66,8 @@ class Rows:
         self.target = FrozenTarget.of_model(
             workload.random_target(shape, device=device), layer_ids=shape.layer_ids
         )
+        if self.compiles:
+            self.target.compile_rows()
         self.recorded = RecordedRows(self.target, recorder=CudaRecorder(self.device)) if gpu else None
         clock.lap("build")
         subject = TargetSubject(self.target, configuration=settings, recorded=self.recorded)
@@ -70,12 +76,15 @@ class Rows:
         )
         self.row = workload.packed_row(shape)
 
-    def eager(self) -> Tensor:
-        """As a worker makes a row by default."""
-        return self.target.hidden_states(self.row)
+    def ways(self) -> dict[str, Callable[[], Tensor]]:
+        """How a row is made; the last is the worker's own."""
+        found = {"own": lambda: self.target.own_hidden_states(self.row)}
+        if self.compiles:
+            found["compiled"] = lambda: self.target.hidden_states(self.row)
+        return found if self.recorded is None else {**found, "replayed": self.replayed}
 
     def replayed(self) -> Tensor:
-        """As it makes one where rows are recorded."""
+        """As a worker makes a row on a GPU."""
         assert self.recorded is not None
         return self.recorded.hidden_states(self.row)
 
@@ -181,13 +190,12 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     """Everything, of one target."""
     shape, rounds = workload.Shape.told(asked["shape"]), asked["rows"]
     rows = Rows(shape, device=asked["device"], threads=asked["threads"])
-    device, ways = rows.device, {"eager": rows.eager}
-    if rows.recorded is not None:
-        ways["replayed"] = rows.replayed
+    device, ways = rows.device, rows.ways()
     found = {name: timed(way, device=device, rounds=rounds) for name, way in ways.items()}
     peak = peak_bytes(device)
-    want_SC = rows.eager().clone()
-    equal = all(torch.equal(way(), want_SC) for way in ways.values())
+    want_SC = rows.target.hidden_states(rows.row).clone()
+    equal = torch.equal(list(ways.values())[-1](), want_SC)
+    apart = difference(want_SC, ways["own"](), layers=len(shape.layer_ids))
     found["logits"] = timed(rows.logits, device=device, rounds=rounds)
     into_slot = slot(rows, want_SC, rounds=rounds)
     profiled = profile(list(ways.values())[-1], device) if asked["profile"] else None
@@ -211,6 +219,7 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
         "documents": list(workload.document_lengths(shape.tokens)),
         "seconds": dict(rows.certificate.seconds),
         "difference": rows.certificate.dense_difference,
+        "own_difference": apart,
         "profile": profiled,
         "tried": tries(asked["try"], rows, want_SC=want_SC, rounds=rounds) if asked["try"] else [],
     }

@@ -1,7 +1,8 @@
-"""Other ways to make a target's row, which no worker takes: each measured beside the worker's own.
+"""Other ways to make a target's row: each measured beside the worker's own, which on a GPU is `flex+norms`
+with tiles from the host.
 
 A way is one attention, one fusion, or both with a plus sign, as `varlen+norms`. Attention: `sdpa` is the
-worker's own (a mask, torch's choice of kernel); `efficient`, `cudnn` and `math` are one kernel of torch under
+model's own (a mask, torch's choice of kernel); `efficient`, `cudnn` and `math` are one kernel of torch under
 the same mask; `causal` takes the row for one document, which is wrong of any other, and shows what attention
 without a mask would take; `varlen` is flash attention by documents' ends; `flex` is compiled, with a mask of
 tiles.

@@ -115,16 +115,17 @@ class TargetSubject:
         lengths, window = self._lengths()
         row, layers = self._row(lengths, self._oracle_tokens(sum(lengths))), len(self._target.layer_ids)
         tokens_S = row.to(self._target.device).tokens_S
-        got_SC, largest, start = self._rows.hidden_states(row), 0.0, 0
+        got_SC, found, start = self._rows.hidden_states(row), [0.0], 0
         if self._target.kernels is not None:
             own_SC, used = self._target.own_hidden_states(row), sum(lengths)
-            largest = difference(got_SC[:used], own_SC[:used], layers=layers)
+            found.append(difference(got_SC[:used], own_SC[:used], layers=layers))
         for length in lengths:
             want_SC = self._alone(tokens_S[start : start + length])
             part_SC = got_SC[start : start + length]
             for piece in (slice(0, window), slice(window, length) if window else slice(0)):
-                largest = max(largest, difference(part_SC[piece], want_SC[piece], layers=layers))
+                found.append(difference(part_SC[piece], want_SC[piece], layers=layers))
             start += length
+        largest = math.nan if any(map(math.isnan, found)) else max(found)  # of which max knows nothing
         return Difference(largest=largest, tolerance=tolerance_of(self._target))
 
     def _lengths(self) -> tuple[list[int], int | None]:

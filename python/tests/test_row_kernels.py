@@ -286,6 +286,24 @@ def test_the_oracle_sees_a_lost_window(
     assert found.largest > 2 * found.tolerance
 
 
+def test_the_oracle_sees_what_is_no_number(
+    tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a single token of the row, whoever makes it."""
+    del watch
+    target = FrozenTarget.of_model(model_of("qwen3"), layer_ids=IDS)
+    real = target.hidden_states
+
+    def spoilt(row: Packed) -> Tensor:
+        hidden_SC = real(row)
+        hidden_SC[7] = float("nan")
+        return hidden_SC
+
+    monkeypatch.setattr(target, "hidden_states", spoilt)
+    found = TargetSubject(target, configuration=settings_in(tmp_path)).oracle()
+    assert not found.largest <= found.tolerance
+
+
 def test_the_oracle_has_tiles_of_all_sorts(tmp_path: Path, watch: Watch) -> None:
     """And rows as far from whole tiles as the first bucket's, for which kernels differ."""
     worker, seen = worker_of("qwen3", tmp_path, watch), []

@@ -62,6 +62,7 @@ def in_tiles(mask_SS: Tensor) -> tuple[Tensor, Tensor]:
 )
 @example(seed=0, length=128, documents=1, window=None)
 @example(seed=0, length=640, documents=1, window=256)
+@example(seed=1, length=900, documents=1, window=None)  # a last tile that is not whole, all seen
 @settings(deadline=None, max_examples=60)
 def test_tiles_are_those_of_the_elements(seed: int, length: int, documents: int, window: int | None) -> None:
     """Partial where something is seen and something not, full where all is, and else not there; the rule by
