@@ -81,7 +81,7 @@ class DrafterRole:
         self._watch = Watch()
         self._standing = Standing()
         self._arenas = Arenas(staging=staged)  # written by the lane's thread, read by the copy thread
-        self._imaging = Imaging(self._trainer)
+        self._imaging = Imaging(self._trainer, writes=configuration.rank == 0)
         self._clock.lap("build")
 
     def built(self) -> Built:

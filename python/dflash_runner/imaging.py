@@ -33,17 +33,24 @@ class _Task:
 class Imaging:
     """Ordered and waited for on the main thread, done on its own."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        """Start the thread.
+    def __init__(self, trainer: Trainer, *, writes: bool) -> None:
+        """Start the thread, which has its memory before the first image: gigabytes are pinned in seconds, and
+        the state would stand still for them.
 
         Args:
             trainer: whose state it is.
+            writes: whether images are likely to be written here. Elsewhere their digest alone is made, of the
+                masters.
         """
         self._trainer = trainer
         self._snapshot = Snapshot(trainer.device)  # of the thread
         self._thread = Helper("image")
         self._copied = threading.Condition()
         self._copies = 0  # begun and not taken; guarded by the condition
+        state = trainer.state()
+        copied = state.tensors() if writes else state.masters
+        nbytes = sum(tensor.nbytes for tensor in copied.values())
+        self._thread.put(lambda: self._snapshot.reserve(nbytes))
 
     def begin(self, order: Image, *, fd: int | None, chain: bytes, send: Send) -> None:
         """Take an image of the state, which stands still until `await_copy` returns.

@@ -16,7 +16,7 @@ from dflash_runner.staging import PIECE_BYTES, Copies
 
 
 class Snapshot:
-    """Bytes of tensors; of one thread. Its memory is had when first needed, and kept."""
+    """Bytes of tensors; of one thread. Its memory is had when reserved or first needed, and kept."""
 
     def __init__(self, device: torch.device, *, block_bytes: int = PIECE_BYTES) -> None:
         """Nothing is taken yet.
@@ -33,6 +33,18 @@ class Snapshot:
     def held_bytes(self) -> int:
         """Of the host's memory."""
         return len(self._blocks) * self._block_bytes
+
+    def reserve(self, nbytes: int) -> None:
+        """Have the memory for so many bytes now, where there is less.
+
+        Args:
+            nbytes: of the tensors that will be taken.
+
+        Raises:
+            Exception: of torch, where the memory cannot be had or pinned.
+        """
+        for at in range(0, nbytes, self._block_bytes):
+            self._room(at)
 
     def take(self, tensors: Iterable[Tensor]) -> None:
         """Copy, and forget what was taken before; complete on return.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -87,7 +88,7 @@ def test_the_state_may_change_once_it_is_copied(write: bool) -> None:
     nbytes = image.image_bytes(trainer.kept)
     fd = memfd("image", nbytes) if write else None
     want = image.tensors_digest(trainer.kept.masters)
-    imaging = Imaging(trainer)
+    imaging = Imaging(trainer, writes=True)
     order = Image(seq=3, lineage=1, communicator=1, step=7, write=write, nbytes=nbytes if write else 0)
     imaging.begin(order, fd=fd, chain=b"c" * 32, send=replies.append)
     imaging.await_copy()
@@ -111,10 +112,33 @@ def test_the_state_may_change_once_it_is_copied(write: bool) -> None:
     os.close(fd)
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_the_memory_is_there_before_the_first_image(writes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all of the state where images are written, else of the masters; an image takes no more."""
+    monkeypatch.setattr("dflash_runner.imaging.Snapshot", partial(Snapshot, block_bytes=256))
+    trainer, replies = Trainer(), []
+    imaging = Imaging(trainer, writes=writes)
+    imaging.settle()
+    held = imaging._snapshot.held_bytes  # noqa: SLF001
+    of = trainer.kept.tensors() if writes else trainer.kept.masters
+    need = sum(tensor.nbytes for tensor in of.values())
+    assert need <= held < need + 256
+    nbytes = image.image_bytes(trainer.kept) if writes else 0
+    fd = memfd("image", nbytes) if writes else None
+    trainer.may.set()
+    order = Image(seq=1, lineage=1, communicator=1, step=7, write=writes, nbytes=nbytes)
+    imaging.begin(order, fd=fd, chain=bytes(32), send=replies.append)
+    imaging.settle()
+    assert len(replies) == 2
+    assert imaging._snapshot.held_bytes == held  # noqa: SLF001
+    if fd is not None:
+        os.close(fd)
+
+
 def test_a_copy_is_waited_for() -> None:
     """With two ordered the state stands still until both are copied, one behind the other's writing."""
     trainer, replies = Trainer(), []
-    imaging = Imaging(trainer)
+    imaging = Imaging(trainer, writes=True)
     for seq in (1, 2):
         order = Image(seq=seq, lineage=1, communicator=1, step=7, write=False, nbytes=0)
         imaging.begin(order, fd=None, chain=bytes(32), send=replies.append)

@@ -20,6 +20,7 @@ type Image struct {
 	file     *os.File
 	readOnly *os.File
 	size     uint64
+	ended    func() // told once it is closed; nil: nobody
 }
 
 // Make gives an empty image. Whoever is sent File writes it whole.
@@ -27,7 +28,7 @@ func Make(step runner.Step, size uint64) (*Image, error) {
 	if size == 0 {
 		return nil, runner.Errorf(runner.Invalid, "make image of step %d: want more than 0 bytes", step)
 	}
-	f, err := arena.Memfd(fmt.Sprintf("dflash image %d", step), size)
+	f, err := arena.Memfd("dflash image", size)
 	if err != nil {
 		return nil, fmt.Errorf("make image of step %d: %w", step, err)
 	}
@@ -53,6 +54,10 @@ func (i *Image) Close() error {
 	err := i.file.Close()
 	if e := i.readOnly.Close(); err == nil {
 		err = e
+	}
+	if ended := i.ended; ended != nil {
+		i.ended = nil
+		ended()
 	}
 	return err
 }

@@ -15,6 +15,10 @@ import (
 // imagesKept is how many images are in memory at once, besides one being written.
 const imagesKept = 2
 
+// ImagesAtOnce is how many a run has room for, the one that is written or made
+// ahead among them.
+const ImagesAtOnce = imagesKept + 1
+
 // What one worker takes of the host before it has a model: Python, torch and
 // transformers, measured on a CPU and rounded up; on a GPU CUDA's libraries and
 // its pinned buffers come with it, which is assumed.

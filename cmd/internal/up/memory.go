@@ -11,7 +11,7 @@ import (
 
 // memory makes arenas and images for the loop, after checking that there is
 // room: what the kernel would only answer with a kill is an error here.
-type memory struct{}
+type memory struct{ images *image.Ahead }
 
 func (memory) MakeArena(id runner.Arena, _ runner.Worker, slots uint32, slotBytes uint64) (drive.Region, error) {
 	if err := arena.CheckMemory(uint64(slots) * slotBytes); err != nil {
@@ -32,11 +32,8 @@ func (memory) TakeArena(o runner.CreateArena, f *os.File) (drive.Region, error) 
 	return region{a.Kind(), a.Bytes(), a.File(), a.ReadOnlyFile(), a.Close}, nil
 }
 
-func (memory) MakeImage(step runner.Step, nbytes uint64) (drive.Region, error) {
-	if err := arena.CheckMemory(nbytes); err != nil {
-		return nil, err
-	}
-	i, err := image.Make(step, nbytes)
+func (m memory) MakeImage(step runner.Step, nbytes uint64) (drive.Region, error) {
+	i, err := m.images.Make(step, nbytes)
 	if err != nil {
 		return nil, err
 	}

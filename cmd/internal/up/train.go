@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/dflash-runner/dflash-runner/cmd/internal/plan"
 	"github.com/dflash-runner/dflash-runner/plugins/scheduler"
 	"github.com/dflash-runner/dflash-runner/plugins/worker"
 	"github.com/dflash-runner/dflash-runner/runner"
@@ -14,6 +15,7 @@ import (
 	"github.com/dflash-runner/dflash-runner/runner/core"
 	"github.com/dflash-runner/dflash-runner/runner/drive"
 	"github.com/dflash-runner/dflash-runner/runner/hang"
+	"github.com/dflash-runner/dflash-runner/runner/image"
 	"github.com/dflash-runner/dflash-runner/runner/journal"
 	"github.com/dflash-runner/dflash-runner/runner/rows"
 )
@@ -49,7 +51,9 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	if err != nil {
 		return core.Finish{}, "", err
 	}
-	d := u.driving(r.plan, l, r.store, r.journal, u.deciding(s, r.plan, r.manifest, r.resume))
+	images := image.NewAhead(plan.ImagesAtOnce)
+	defer func() { u.closing("image made ahead", images.Close) }()
+	d := u.driving(r.plan, l, r.store, r.journal, images, u.deciding(s, r.plan, r.manifest, r.resume))
 	b := &budget{limit: u.config.Training.StopAfter, stop: func(reason string) { u.stop(false, reason) }}
 	defer b.close()
 	u.schedule(&d, r.plan)
@@ -68,11 +72,11 @@ func (u *up) train(ctx context.Context, s *settings, data dataset) (core.Finish,
 	u.enter(loop, l, s, r)
 	finish := loop.Run(ctx)
 	u.leave(finish)
-	image := ""
+	newest := ""
 	if c := r.store.last(); c != nil {
-		image = r.store.imagePath(c.name)
+		newest = r.store.imagePath(c.name)
 	}
-	return finish, image, nil
+	return finish, newest, nil
 }
 
 // closing closes something at the end; that it could not is a warning.
@@ -183,10 +187,10 @@ const (
 )
 
 // driving joins everything into a loop's configuration.
-func (u *up) driving(p planned, l *launcher, st *store, j drive.Journal, k core.Config) drive.Config {
+func (u *up) driving(p planned, l *launcher, st *store, j drive.Journal, images *image.Ahead, k core.Config) drive.Config {
 	h := u.config.Failure.Hang
 	builtin := builtinFor(u.config, drive.Fixed{Seed: u.config.Run.Seed, Samples: p.planner.Plannable(), Draws: p.config.Draws})
-	return drive.Config{Core: k, Launcher: l, Builtin: builtin, Memory: memory{}, Store: st, Journal: j,
+	return drive.Config{Core: k, Launcher: l, Builtin: builtin, Memory: memory{images}, Store: st, Journal: j,
 		Observe: u.observe, Warming: u.warming, SchedulerDeadline: u.config.Scheduler.Deadline.D() + schedulerSlack, Hang: hang.Limits{Heartbeat: h.Heartbeat.D(), WarmUp: h.WarmUp.D(), Order: h.Order.D()},
 		Plannable: p.planner.Plannable(), Draws: p.config.Draws}
 }
