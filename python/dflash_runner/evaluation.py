@@ -207,7 +207,7 @@ class Evaluator:
         )
         row = row.to(self._target.device)
         rows = loss.Rows(
-            hidden_BSC=self._target.hidden_states(row)[None].to(self._dtype),
+            hidden_BSC=self._target.own_hidden_states(row)[None].to(self._dtype),
             tokens_BS=row.tokens_S[None].long(),
             loss_mask_BS=row.loss_mask_S[None].bool(),
             documents_BS=row.documents_S[None].long(),

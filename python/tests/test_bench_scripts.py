@@ -15,6 +15,7 @@ from dflash_runner.errors import Kind, WorkerError
 from dflash_runner.frozen import FrozenTarget
 from dflash_runner.pretrained import read_target
 from dflash_runner.tokenizer import load_tokenizer
+from flex_worker import watching
 from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
@@ -27,6 +28,14 @@ import target
 import told
 import traced
 import workload
+
+
+@pytest.fixture
+def unsealed(monkeypatch):
+    """What warms up here seals the compiler of the process, and arms it: not for the tests that follow."""
+    with watching(monkeypatch):
+        yield
+
 
 W = {
     **{"S": 3072, "N": 512, "block": 16, "vocabulary": 151_936, "hidden": 4096, "intermediate": 12_288},
@@ -157,6 +166,7 @@ def test_rows_of_many_documents():
         workload.mixed_rows(wrong, shape=shape, like=one)
 
 
+@pytest.mark.usefixtures("unsealed")
 def test_steps_of_rows_in_turn(tmp_path):
     """Every row is prepared as often as the others, with other anchors each time that it comes."""
     shape = workload.Shape.told(TINY)
@@ -429,6 +439,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.usefixtures("unsealed")
 def test_a_step_of_a_rank_is_its_rows_one_sum_and_an_update(tmp_path, monkeypatch):
     """The last row alone is given the group; waiting for the sum counts, computing before it does not."""
     monkeypatch.setenv("NCCL_CUMEM_ENABLE", "0")
@@ -469,6 +480,7 @@ def test_a_step_of_a_rank_is_its_rows_one_sum_and_an_update(tmp_path, monkeypatc
     made.close()
 
 
+@pytest.mark.usefixtures("unsealed")
 def test_a_drafter_alone_has_a_group_of_its_own(monkeypatch):
     monkeypatch.setattr(step, "prepare_torch", lambda _: None)
     asked = {"shape": SMALL, "rows": 4, "rows_per_step": 2, "world": 1, "rank": 0, "groups": ""}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,16 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dflash_runner import config, row_kernels, row_tiles, tiles
+from dflash_runner import config, image, row_kernels, row_tiles, tiles
 from dflash_runner.certificate import Certificate
 from dflash_runner.config import Configuration
 from dflash_runner.decode import plain
 from dflash_runner.errors import Kind, WorkerError
+from dflash_runner.evaluation import Evaluator
 from dflash_runner.frozen import FrozenTarget
+from dflash_runner.orders import Evaluate
 from dflash_runner.packing import Packed
 from dflash_runner.recorded import RecordedRows
 from dflash_runner.row_kernels import RowKernels
 from dflash_runner.target import TargetRole
+from dflash_runner.trainer import Trainer
 from dflash_runner.warmup import Clock, warm_up
 from dflash_runner.warmup_target import TargetSubject, difference, tolerance_of
 from dflash_runner.watch import Watch
@@ -35,7 +39,7 @@ from families import FAMILIES, TILED_HEADS, WINDOWED, make, row_of
 from flex_worker import MARKS, watching
 from tape import TapeRecorder
 from torch import Tensor, nn
-from worker_host import configuration, make_inputs
+from worker_host import LAYER_IDS, VOCABULARY, configuration, make_inputs, memfd
 
 pytestmark = MARKS
 
@@ -226,6 +230,33 @@ def test_a_length_that_warm_up_did_not_run_is_refused(tmp_path: Path, watch: Wat
     with pytest.raises(WorkerError, match="refused before") as refused:
         worker.rows.hidden_states(ROWS["one"])
     assert refused.value.kind is Kind.FATAL
+
+
+def test_held_out_samples_are_rows_of_the_models_own(tmp_path: Path, watch: Watch) -> None:
+    """Each has a length of its own, which no warm-up ran: nothing compiles, and the loss is that of a target
+    whose rows are not compiled."""
+    make_inputs(tmp_path)
+    sizes = {"hidden_size": 32, "vocab_size": VOCABULARY, "head_dim": TILED_HEADS}
+    model = make("qwen3", **sizes).to(torch.bfloat16)
+    settings = config.from_message(configuration(tmp_path, role=worker_pb2.ROLE_TARGET))
+    drafter = Trainer(config.from_message(configuration(tmp_path)))
+    state, nbytes = drafter.state(), image.image_bytes(drafter.state())
+    head = image.Head(step=0, optimizer_step=0, chain=bytes(32), parameters=drafter.parameters_digest())
+    fd = memfd("image", nbytes)
+    image.write(fd, nbytes=nbytes, state=state, head=head)
+    ask = {"seq": 1, "step": 0, "first": 0, "count": 2, "new_tokens": 4, "nbytes": nbytes, "what": "loss"}
+    compiler, losses = FakeCompiler(), []
+    for compiled in (False, True):
+        target = FrozenTarget.of_model(model, layer_ids=LAYER_IDS)
+        if compiled:
+            target.compile_rows(backend=compiler)
+            watch.seal()
+        reply = Evaluator(target, configuration=settings).evaluate(Evaluate(**ask), fd=fd)
+        losses.append((reply.numerator, reply.denominator))
+    os.close(fd)
+    watch.check()
+    assert losses[0] == losses[1] and losses[0][1] > 0
+    assert compiler.graphs == 0
 
 
 def test_another_thread_makes_no_row(watch: Watch) -> None:
