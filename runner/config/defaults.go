@@ -59,11 +59,12 @@ func (c *Config) resolve() {
 	if c.Drafter.Attention == "auto" {
 		c.Drafter.Attention = map[string]string{"cpu": "sdpa", "cuda": "flex"}[c.Workers.Device]
 	}
-	gpu := c.Workers.Device == "cuda"
+	// In float32 torch's products of experts wait for the device, which cannot be recorded.
+	quick := c.Workers.Device == "cuda" && c.Target.DType == "bfloat16"
 	if c.Target.Attention == "auto" {
-		c.Target.Attention = map[bool]string{false: "sdpa", true: "flex"}[gpu && c.Target.DType == "bfloat16"]
+		c.Target.Attention = map[bool]string{false: "sdpa", true: "flex"}[quick]
 	}
 	if c.Target.Replay == "auto" {
-		c.Target.Replay = map[bool]string{false: "false", true: "true"}[gpu]
+		c.Target.Replay = map[bool]string{false: "false", true: "true"}[quick]
 	}
 }

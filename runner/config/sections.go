@@ -72,7 +72,7 @@ type Target struct {
 	LayerIDs []int `yaml:"layer_ids" min:"0"`
 	// Attention of rows: sdpa is the model's own, under dense masks; flex is compiled, by tiles, with norms and rotation compiled too, and needs a GPU and dtype bfloat16; auto: flex where both are there, else sdpa. Decoding is the model's own always. Default auto.
 	Attention string `yaml:"attention" enum:"auto|sdpa|flex"`
-	// Replay records a target's row of every bucket on the GPU in warm-up and replays it: the same kernels, started at once; auto: true on cuda, false on cpu. Default auto.
+	// Replay records a target's row of every bucket on the GPU in warm-up and replays it: the same kernels, started at once; auto: true on cuda for a target in bfloat16, else false. Default auto.
 	Replay string `yaml:"replay" enum:"auto|true|false"`
 }
 
