@@ -129,7 +129,7 @@ func TestBadAnswers(t *testing.T) {
 		"drops":      "want 3 samples, got 2",
 		"invents":    "sample 4000000 is not in the pool",
 		"late":       "no answer within 300ms",
-		"floods":     "arrange: no answer within 2s while it flooded its log",
+		"drowns":     "arrange: no answer within 2s while it flooded its log",
 		"errs":       "no samples for the moment",
 	} {
 		t.Run(which, func(t *testing.T) {
@@ -138,12 +138,12 @@ func TestBadAnswers(t *testing.T) {
 			switch which {
 			case "late":
 				p.o.Call = 300 * time.Millisecond
-			case "floods":
+			case "drowns":
 				p.o.Call = 2 * time.Second
 			}
 			_, err := p.Arrange(t.Context(), ask())
 			s := p.State()
-			if err == nil || !strings.Contains(err.Error(), says) || s.Calls != 1 || s.Refused != 1 || s.Strikes != 1 || s.State != Running || !strings.Contains(s.Last, says) || strings.Contains(s.Last, "flooded") != (which == "floods") {
+			if err == nil || !strings.Contains(err.Error(), says) || s.Calls != 1 || s.Refused != 1 || s.Strikes != 1 || s.State != Running || !strings.Contains(s.Last, says) || strings.Contains(s.Last, "flooded") != (which == "drowns") {
 				t.Errorf("got %v, state %+v", err, s)
 			}
 		})

@@ -132,7 +132,7 @@ func (g good) Arrange(ctx context.Context, q scheduler.ArrangeRequest) ([]runner
 		out[0] = 4_000_000
 	case "late":
 		<-ctx.Done()
-	case "floods":
+	case "drowns":
 		for line := bytes.Repeat([]byte("a line of a log that nobody reads\n"), 100); ctx.Err() == nil; {
 			_, _ = os.Stderr.Write(line)
 		}
