@@ -66,8 +66,8 @@ class TargetSubject:
         return Ran(gradients=hidden_SC.requires_grad, padded_anchors=False, step_ms=step_ms)
 
     def record(self, bucket: int) -> None:
-        """Record a row, where that is asked for, and replay others: each must have the bits of the model's
-        own forward, whatever row was recorded.
+        """Record a row, where that is asked for, and replay others: each must have the bits of the
+        same row unrecorded, whatever row was recorded.
 
         Raises:
             WorkerError: invalid, where rows of this family cannot be recorded; fatal, where a replay differs.
@@ -81,8 +81,8 @@ class TargetSubject:
             if not torch.equal(want_SC, got_SC):
                 raise WorkerError(
                     Kind.FATAL,
-                    f"replay row of {bucket} tokens: documents of {lengths}: want the bits of the model's "
-                    f"own forward, got {int((want_SC != got_SC).sum())} of {want_SC.numel()} others",
+                    f"replay row of {bucket} tokens: documents of {lengths}: want the bits of the row "
+                    f"unrecorded, got {int((want_SC != got_SC).sum())} of {want_SC.numel()} others",
                     hint="target.replay: false makes rows as they come",
                 )
 

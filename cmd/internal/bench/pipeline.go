@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -190,7 +191,7 @@ func (o Pipeline) run(ctx context.Context, p *Python, environment []string, file
 		root = filepath.Join(p.dir, "runs")
 	}
 	s, failed := admin.ReadSummary(filepath.Join(root, pipelineName))
-	if o.cut() && failed == nil && int(s.Steps) >= o.Steps {
+	if o.cut() && failed == nil && int(s.Steps) >= o.Steps && strings.HasPrefix(s.ExitReason, "training.stop_after.") {
 		return nil // ended at its last step, as it was to be
 	}
 	kind, reason := runner.Internal, ""

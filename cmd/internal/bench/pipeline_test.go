@@ -190,8 +190,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestCutRun: a run that is ended after its last step has not failed, however it
-// ends; one that did not come so far has.
+// TestCutRun: a run that is ended after its last step has not failed, with
+// whatever code; one that did not come so far, or ended for another reason, has.
 func TestCutRun(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, pipelineName)
@@ -202,16 +202,23 @@ func TestCutRun(t *testing.T) {
 	if err := os.WriteFile(self, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for steps, want := range map[int]runner.Kind{40: 0, 41: 0, 39: runner.Internal} {
-		if err := os.WriteFile(filepath.Join(dir, "summary.json"), fmt.Appendf(nil, `{"steps":%d,"exit_reason":"why"}`, steps), 0o600); err != nil {
+	for _, c := range []struct {
+		steps  int
+		reason string
+		cut    bool
+	}{
+		{40, "training.stop_after.steps: why", true}, {41, "training.stop_after.steps: why", true},
+		{39, "training.stop_after.steps: why", false}, {40, "a crash: why", false},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "summary.json"), fmt.Appendf(nil, `{"steps":%d,"exit_reason":%q}`, c.steps, c.reason), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		err := Pipeline{Self: self, Steps: 40, Shape: &Shape{}, root: root}.run(t.Context(), &Python{}, os.Environ(), "x.yaml", nil)
-		if (err == nil) != (steps >= 40) || err != nil && runner.KindOf(err) != want {
-			t.Errorf("%d steps: got %v", steps, err)
+		if (err == nil) != c.cut || err != nil && runner.KindOf(err) != runner.Internal {
+			t.Errorf("%+v: got %v", c, err)
 		}
 		if err := (Pipeline{Self: self, Steps: 40, Shape: &Shape{}, Whole: true, root: root}).run(t.Context(), &Python{}, os.Environ(), "x.yaml", nil); err == nil || !strings.Contains(err.Error(), "why") {
-			t.Errorf("a whole run of %d steps: got %v", steps, err)
+			t.Errorf("a whole run, %+v: got %v", c, err)
 		}
 	}
 }
